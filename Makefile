@@ -25,6 +25,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	-@$(BIN)/python -m kce.harness.archive_classes
 	-@$(BIN)/python -m kce.captures.spark.archive_classes
 	@touch $(STAMP)
 
@@ -54,8 +55,8 @@ interop: setup ## run real Kafka brokers under our controller and under Kafka's,
 mutants: setup ## check that the tests notice changes of the code: a sample of mutants, chosen by MUTANTS_SEED
 	$(BIN)/python -m tests.mutants --seed $(MUTANTS_SEED)
 
-mutants-sample: setup ## check that the tests notice a small sample of mutants, which stays the same, in three minutes
-	$(BIN)/python -m tests.mutants --stable 5
+mutants-sample: setup ## check that the tests notice a small sample of mutants, which stays the same, in some six minutes
+	$(BIN)/python -m tests.mutants --stable 3
 
 benchmarks: setup ## measure everything beside its peers, in some 40 minutes on a quiet machine; write docs/performance.md
 	$(BIN)/python -m benchmarks

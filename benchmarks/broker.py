@@ -201,15 +201,15 @@ async def connections(found: dict[str, Server], args: argparse.Namespace) -> lis
     for _ in range(args.repeats):
         rate.values.append(await elsewhere(load.open_and_close, found["ours"].data, args.seconds))
     memory = Row("connections/idle", "bytes", "20 kB", less=True, peer_values=[IDLE_BYTES])
-    before = _resident_bytes(found["ours"].pid)
+    before = resident_bytes(found["ours"].pid)
     ready = multiprocessing.get_context("spawn").Event()
     with load.in_background(load.hold, found["ours"].data, IDLE_CONNECTIONS, ready):
         await trio.to_thread.run_sync(ready.wait, 120)
-        memory.values.append((_resident_bytes(found["ours"].pid) - before) / IDLE_CONNECTIONS)
+        memory.values.append((resident_bytes(found["ours"].pid) - before) / IDLE_CONNECTIONS)
     return [rate, memory]
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 

@@ -38,7 +38,7 @@ BROKERS = [1, 2, 3, 4]
 PARTITIONS, GROWN, REPLICAS = 3, 6, 3
 TIMEOUT_MS = 300_000
 #: a poll of thousands of partitions takes CPU from the cluster: at most one part in so many of the time is for polls
-POLL_S, POLL_SHARE = 0.01, 5
+POLL_S, POLL_SHARE = 0.001, 5
 
 
 class Client:
@@ -61,10 +61,10 @@ class Client:
         return wire.decode_response(response, api_key=request.__api_key__, api_version=version)[1]
 
 
-async def polled(client: Client, request: Any, version: int, holds: Callable[[Any], bool]) -> None:
+async def polled(ask: Callable[[], Awaitable[Any]], holds: Callable[[Any], bool]) -> None:
     """Ask again until ``holds`` is true of the answer."""
     begin = time.perf_counter()
-    while not holds(await client.ask(request, version)):
+    while not holds(await ask()):
         await trio.sleep(max(POLL_S, (POLL_SHARE - 1) * (time.perf_counter() - begin)))
         begin = time.perf_counter()
 
@@ -85,7 +85,7 @@ class Clients:
         request = wire.MetadataRequest(topics=named, allow_auto_topic_creation=False)
 
         async def poll(client: Client) -> None:
-            await polled(client, request, 9, holds)
+            await polled(lambda: client.ask(request, 9), holds)
 
         with trio.fail_after(TIMEOUT_MS / 1000):
             async with trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ async def operations(clients: Clients, store: KazooStore, count: int, one_by_one
         response = await controller.ask(request, 0)
         check([response.error_code, *(p.error_code for t in response.responses for p in t.partitions)])
         listing = wire.ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS)
-        await polled(controller, listing, 0, lambda response: not response.topics)
+        await polled(lambda: controller.ask(listing, 0), lambda response: not response.topics)
         seconds[f"reassign-{count}"] = time.perf_counter() - begin
 
     async def delete(names: Sequence[str]) -> None:
@@ -163,8 +163,9 @@ async def operations(clients: Clients, store: KazooStore, count: int, one_by_one
         check([t.error_code for t in response.responses])
         await clients.until(lambda response: not response.topics)
         with trio.fail_after(TIMEOUT_MS / 1000):
-            while any(await store.get_children([znodes.TOPICS, znodes.DELETE_TOPICS])):  # noqa: ASYNC110 - polled
-                await trio.sleep(POLL_S)
+            await polled(
+                lambda: store.get_children([znodes.TOPICS, znodes.DELETE_TOPICS]), lambda found: not any(found)
+            )
 
     await timed(f"create-{count}", create_all)
     await timed(f"grow-{count}", grow)

@@ -16,7 +16,7 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     purgatory/                 requests that wait
     groups/                    the coordinator of consumer groups
     transactions/              the coordinator of transactions
-      internal_topics          the topics of coordinators, and the partition of a key; internal_topic_creator
+      internal_topics          the topics of coordinators, and the partition of a key; auto_topic_creation
       internal_log             their partitions among the broker's logs; versioned_records: keys and values
     topic_configs              the settings of topics' logs
     disk                       the disk, as Protocols
@@ -24,7 +24,8 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     zk_alter_partition_manager writes them to ZooKeeper instead, like brokers before 2.7
       node_to_controller       sends requests to the current controller
     producer_ids               producer ids, from blocks of the controller or of ZooKeeper
-    client_quotas              which quota applies to whom; the controller mutation quota
+    quotas/                    what clients may take; charges their requests
+      sampled                  rates over a window of samples, token buckets
     finalized_features         the cluster's finalized feature levels
     controlled_shutdown        requests a controlled shutdown before stopping
     zookeeper/                 the broker's work in ZooKeeper; implements the ports

@@ -26,7 +26,8 @@ from random import Random
 import trio
 
 from kce.broker_stub.alter_partition_manager import AlterPartitionManager
-from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
+from kce.broker_stub.authorization import Authorization
+from kce.broker_stub.auto_topic_creation import AutoTopicCreation
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
@@ -36,8 +37,7 @@ from kce.broker_stub.groups.manager import GroupManager
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
-from kce.broker_stub.internal_topic_creator import InternalTopicCreator
-from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.node_to_controller import NodeToControllerChannel
 from kce.broker_stub.ports import (
@@ -50,14 +50,22 @@ from kce.broker_stub.ports import (
     NoStore,
 )
 from kce.broker_stub.producer_ids import Allocate, ControllerProducerIds, ProducerIdManager
+from kce.broker_stub.quotas.administration import CONNECTION_CREATION_RATE
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.replication import Replication
 from kce.broker_stub.replication.throttle import ReplicationQuotas
+from kce.broker_stub.security.authorizer import AclAuthorizer
+from kce.broker_stub.security.credentials import CredentialCache
+from kce.broker_stub.security.sasl_authenticator import SaslServices
+from kce.broker_stub.security.tokens import DelegationTokenManager
 from kce.broker_stub.transactions.coordinator import TransactionCoordinator
 from kce.broker_stub.transactions.manager import TransactionManager
 from kce.broker_stub.transactions.markers import MarkerSender
 from kce.broker_stub.transactions.storage import ReplicatedTransactionLog
+from kce.broker_stub.transactions.verification import TransactionVerification
+from kce.broker_stub.transactions.verifier import PartitionVerifier
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
@@ -106,17 +114,24 @@ class Broker:
         replication_quotas: ReplicationQuotas | None = None,
         offsets_partitions: int | None = None,
         transaction_partitions: int | None = None,
+        authorizer: AclAuthorizer | None = None,
+        tokens: DelegationTokenManager | None = None,
+        secrets: Random | None = None,
     ) -> None:
-        """``log_manager``: it is loaded, and its owner runs it.
+        """``log_manager``: it is loaded, and its owner runs it. So are ``authorizer`` and ``tokens``; without an
+        authorizer all is allowed.
 
         ``offsets_partitions``, ``transaction_partitions``: how many `__consumer_offsets` and `__transaction_state`
         have; None if the topic does not exist yet (rules G1.3, T1.2).
+
+        ``secrets`` makes the nonces of SCRAM, by default ``random``, which may be foreseen.
 
         ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
         ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
         ``replication_quotas``: told of the topics' settings by whoever made them.
         """
         self.config = config
+        self._log_manager = log_manager
         self.state = BrokerState.NOT_RUNNING
         #: czxid of our registration (rule 9.7); -1 before it, which fences nothing
         self.broker_epoch = -1
@@ -133,7 +148,12 @@ class Broker:
             for _ in ("AlterPartition", "AllocateProducerIds")
         ]
         #: updated by the listener of configuration changes
-        self.client_quotas = ClientQuotas()
+        self.client_quotas = ClientQuotas(
+            config.connection_limits.samples,
+            config.connection_limits.sample_seconds,
+            config.controller_quota_window_num,
+            config.controller_quota_window_size_seconds,
+        )
         #: updated by the listener of /feature; this broker supports no features (rule 1.18)
         self.finalized_features = FinalizedFeatureCache({})
         self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
@@ -196,6 +216,8 @@ class Broker:
             MarkerSender(config, self.metadata_cache, dial),
             self.producer_ids,
         )
+        self.verifier = PartitionVerifier(config, self.metadata_cache, self.transactions.manager.partition_of, dial)
+        self.replication.data_plane.verifies_transactions = config.transactions.partition_verification_enable
         self.replica_manager.coordinators = (self.groups, self.transactions)
         admin = admin or NoStore()
         self._log_dir_events = log_dir_events
@@ -210,21 +232,25 @@ class Broker:
             admin=admin,
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=self.producer_ids,
-            mutation_quotas=ControllerMutationQuotas(
-                self.client_quotas, config.controller_quota_window_num, config.controller_quota_window_size_seconds
-            ),
+            quotas=self.client_quotas,
             data_plane=self.replication.data_plane,
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
             groups=self.groups,
             transactions=self.transactions,
-            internal_topics=InternalTopicCreator(
-                config.groups, config.transactions, self.metadata_cache, admin, self._spawn
-            ),
+            verification=TransactionVerification(self.replication.data_plane, self.verifier),
+            topic_creation=AutoTopicCreation(config, self.metadata_cache, admin, self._spawn),
+            authorization=Authorization(authorizer),
+            tokens=tokens,
             prepare_topics=prepare_topics,
             spawn=self._spawn,
         )
-        self.socket_server = SocketServer(config, KafkaApis(services), bind)
+        #: updated by the listener of configuration changes
+        self.credentials = CredentialCache()
+        if tokens is not None:
+            self.credentials.token_lookup = tokens.credential
+        sasl = SaslServices(credentials=self.credentials, random=secrets or random, now_ms=log_manager.now_ms)
+        self.socket_server = SocketServer(config, KafkaApis(services), bind, sasl)
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
         self._shutting_down = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -235,27 +261,37 @@ class Broker:
         self._nursery.start_soon(run)
 
     def config_changed(self, config: Mapping[str, str]) -> None:
-        """The broker's dynamic settings are these from now on (rules B1.52, B8.11)."""
+        """The broker's dynamic settings are these from now on (rules B1.10, B1.52, B8.11, T14.5)."""
+        properties = {**self.config.originals, **config}
         try:
-            read = Properties({**self.config.originals, **config})
+            read = Properties(properties)
             limits = ConnectionLimits.from_properties(read, (e.listener for e in self.config.listeners))
+            verifies = read.boolean("transaction.partition.verification.enable")
+            logs = LogManagerConfig.of(properties)
+            handlers = read.integer("num.io.threads")
             self.replication.quotas.broker_config_changed(config)
         except ConfigError as e:
             log.error("the dynamic configuration is not used: %s", e)
         else:
             self.socket_server.quotas.limits = limits
+            self.replication.data_plane.verifies_transactions = verifies
+            self.socket_server.resize_handlers(handlers)
+            self._log_manager.reconfigure(logs)
 
     def client_config_changed(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """``kind`` and ``name`` as in `/config/<kind>/<name>`."""
+        if kind == "users":
+            self.credentials.config_changed(name, config)
         if kind != "ips":
             self.client_quotas.changed(kind, name, config)
             return
+        address = "127.0.0.1" if name == "localhost" else name
         try:
-            rate = float(config["connection_creation_rate"])
-        except (KeyError, ValueError):
-            self.socket_server.quotas.ip_config_changed(name, None)
+            rate = int(config[CONNECTION_CREATION_RATE]) if CONNECTION_CREATION_RATE in config else None
+        except ValueError as e:
+            log.error("the quota of /config/ips/%s is not used: %s", name, e)
         else:
-            self.socket_server.quotas.ip_config_changed(name, rate)
+            self.socket_server.quotas.ip_config_changed(address, rate)
 
     def _log_dir_failed(self) -> None:
         events = self._log_dir_events
@@ -291,6 +327,7 @@ class Broker:
                 nursery.start_soon(self.groups.manager.run)
                 nursery.start_soon(self.transactions.manager.run)
                 nursery.start_soon(self.transactions.markers.run)
+                nursery.start_soon(self.verifier.run)
                 await self.socket_server.run(task_status)
                 nursery.cancel_scope.cancel()
         finally:
@@ -321,6 +358,7 @@ class Broker:
         controlled shutdown has its own limits. A second call waits for the first (rule B11.18).
         """
         async with self._shutting_down:
+            self.replication.is_shutting_down = True
             if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
                 self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
                 await self._controlled_shutdown.run(self.broker_epoch)

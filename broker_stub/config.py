@@ -16,8 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kce.broker_stub.config_checks import check_combinations, may_share_port, version_of
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.group_config import GroupConfig
+from kce.broker_stub.security.authorizer import AuthorizerConfig
+from kce.broker_stub.security.config import ListenerSecurity, listener_security
+from kce.broker_stub.security.tokens import TokenConfig
 from kce.broker_stub.transaction_config import TransactionConfig
 from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.wire.metadata_version import MetadataVersion
@@ -56,6 +60,7 @@ class BrokerConfig:
     socket_listen_backlog_size: int
     connections_max_idle_ms: int | None  # None: no limit
     connection_limits: ConnectionLimits
+    security: Mapping[str, ListenerSecurity]  # by listener
     request_timeout_ms: int
     controller_socket_timeout_ms: int
     controller_quota_window_num: int
@@ -64,6 +69,7 @@ class BrokerConfig:
     controlled_shutdown_max_retries: int
     controlled_shutdown_retry_backoff_ms: int
     inter_broker_protocol_version: MetadataVersion
+    auto_create_topics_enable: bool
     num_partitions: int
     default_replication_factor: int
     delete_topic_enable: bool
@@ -80,6 +86,8 @@ class BrokerConfig:
     replica_socket_timeout_ms: int
     groups: GroupConfig
     transactions: TransactionConfig
+    authorizer: AuthorizerConfig | None  # None: everything is allowed
+    tokens: TokenConfig | None  # None: there are no delegation tokens
     originals: Mapping[str, str]  # the properties as given
 
     @property
@@ -93,11 +101,12 @@ class BrokerConfig:
         read = Properties(properties)
         for warning in read.check():
             log.warning("%s", warning)
-        _check_replica_lag(read)
+        check_combinations(read)
         protocols = _security_protocols(read)
         listeners = _listeners(read, "listeners", protocols)
         advertised = _advertised_listeners(read, listeners, protocols)
         inter_broker = _inter_broker_listener_name(read, advertised)
+        control_plane = _control_plane_listener_name(read, advertised, inter_broker)
         max_idle_ms = read.integer("connections.max.idle.ms")
         return cls(
             broker_id=_broker_id(read),
@@ -108,12 +117,12 @@ class BrokerConfig:
             ),
             replication_quota_window_num=read.integer("replication.quota.window.num"),
             replication_quota_window_size_seconds=read.integer("replication.quota.window.size.seconds"),
-            log_dirs=tuple(list_of(read.given("log.dirs") or read.given("log.dir") or "")),
+            log_dirs=_log_dirs(read),
             broker_rack=read.text("broker.rack"),
             listeners=listeners,
             advertised_listeners=advertised,
             inter_broker_listener_name=inter_broker,
-            control_plane_listener_name=_control_plane_listener_name(read, advertised, inter_broker),
+            control_plane_listener_name=control_plane,
             num_network_threads={
                 e.listener: read.listener_integer(e.listener, "num.network.threads") for e in listeners
             },
@@ -124,6 +133,15 @@ class BrokerConfig:
             socket_listen_backlog_size=read.integer("socket.listen.backlog.size"),
             connections_max_idle_ms=None if max_idle_ms < 0 else max_idle_ms,
             connection_limits=ConnectionLimits.from_properties(read, (e.listener for e in listeners)),
+            security={
+                e.listener: listener_security(
+                    read,
+                    e.listener,
+                    e.security_protocol,
+                    is_inter_broker=e.listener in (inter_broker, control_plane),
+                )
+                for e in listeners
+            },
             request_timeout_ms=read.integer("request.timeout.ms"),
             controller_socket_timeout_ms=read.integer("controller.socket.timeout.ms"),
             controller_quota_window_num=read.integer("controller.quota.window.num"),
@@ -131,7 +149,8 @@ class BrokerConfig:
             controlled_shutdown_enable=read.boolean("controlled.shutdown.enable"),
             controlled_shutdown_max_retries=read.integer("controlled.shutdown.max.retries"),
             controlled_shutdown_retry_backoff_ms=read.integer("controlled.shutdown.retry.backoff.ms"),
-            inter_broker_protocol_version=_inter_broker_protocol_version(read),
+            inter_broker_protocol_version=version_of(read, "inter.broker.protocol.version"),
+            auto_create_topics_enable=read.boolean("auto.create.topics.enable"),
             num_partitions=read.integer("num.partitions"),
             default_replication_factor=read.integer("default.replication.factor"),
             delete_topic_enable=read.boolean("delete.topic.enable"),
@@ -148,6 +167,8 @@ class BrokerConfig:
             replica_socket_timeout_ms=read.integer("replica.socket.timeout.ms"),
             groups=GroupConfig.from_properties(read),
             transactions=TransactionConfig.from_properties(read),
+            authorizer=_authorizer(read, properties),
+            tokens=TokenConfig.from_properties(read),
             originals=dict(properties),
         )
 
@@ -164,6 +185,24 @@ def _broker_id(read: Properties) -> int:  # rule B11.7
     return broker_id
 
 
+def _log_dirs(read: Properties) -> tuple[str, ...]:
+    for key in ("log.dirs", "log.dir"):
+        text = read.given(key)
+        if text is not None:
+            if not list_of(text):
+                raise read.refusal(key, "must have at least one log directory")
+            return tuple(list_of(text))
+    return ()
+
+
+def _authorizer(read: Properties, properties: Mapping[str, str]) -> AuthorizerConfig | None:
+    found = AuthorizerConfig.from_properties(read)
+    own_zookeeper = next((key for key in properties if key.startswith("authorizer.zookeeper.")), None)
+    if found is not None and own_zookeeper is not None:
+        raise ConfigError(f"{own_zookeeper}={properties[own_zookeeper]}: ACLs are in the broker's ZooKeeper here")
+    return found
+
+
 def _queued_max_request_bytes(read: Properties) -> int | None:
     key, other = "queued.max.request.bytes", "socket.request.max.bytes"
     queued, one = read.integer(key), read.integer(other)
@@ -172,21 +211,6 @@ def _queued_max_request_bytes(read: Properties) -> int | None:
     if queued < one:
         raise read.refusal(key, f"must be at least {one}, which is {other}")
     return queued
-
-
-def _check_replica_lag(read: Properties) -> None:
-    lag = read.integer("replica.lag.time.max.ms")
-    wait = read.integer("replica.fetch.wait.max.ms")
-    if wait > lag:
-        raise ConfigError(f"replica.lag.time.max.ms={lag}: must be at least replica.fetch.wait.max.ms, which is {wait}")
-
-
-def _inter_broker_protocol_version(read: Properties) -> MetadataVersion:
-    key = "inter.broker.protocol.version"
-    try:
-        return MetadataVersion.parse(read.required(key))
-    except ValueError as e:
-        raise read.refusal(key, str(e)) from None
 
 
 def _security_protocols(read: Properties) -> dict[str, str]:
@@ -206,9 +230,19 @@ def _security_protocols(read: Properties) -> dict[str, str]:
 
 def _listeners(read: Properties, key: str, protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
     endpoints = tuple(_endpoint(read, key, entry, protocols) for entry in read.elements(key))
-    _check_unique(read, key, "name", [e.listener for e in endpoints])
+    names = [e.listener for e in endpoints]
+    for name in names:
+        if names.count(name) > 1:
+            raise read.refusal(key, f"each listener needs its own name, but {name} appears twice")
+    if not endpoints and read.given(key) is not None:
+        raise read.refusal(key, "must have at least one listener")
     if key == "listeners":  # advertised listeners may share the port of a proxy
-        _check_unique(read, key, "port", [e.port for e in endpoints if e.port])
+        ports: dict[int, list[Endpoint]] = {}
+        for endpoint in endpoints:
+            ports.setdefault(endpoint.port, []).append(endpoint)
+        for port, sharing in ports.items():
+            if port and len(sharing) > 1 and not may_share_port(sharing):
+                raise read.refusal(key, f"each listener needs its own port, but {port} appears twice")
     return endpoints
 
 
@@ -220,15 +254,7 @@ def _endpoint(read: Properties, key: str, entry: str, protocols: Mapping[str, st
     protocol = protocols.get(name)
     if protocol is None:
         raise read.refusal(key, f"listener {name} has no entry in listener.security.protocol.map")
-    if protocol != "PLAINTEXT":
-        raise read.refusal(key, f"listener {name} uses {protocol}; only PLAINTEXT is supported")
     return Endpoint(name, protocol, match["host"] or DEFAULT_HOST, int(match["port"]))
-
-
-def _check_unique(read: Properties, key: str, what: str, values: list[str] | list[int]) -> None:
-    for value in values:
-        if values.count(value) > 1:  # type: ignore[arg-type]  # mypy mixes the two kinds of lists
-            raise read.refusal(key, f"each listener needs its own {what}, but {value} appears twice")
 
 
 def _advertised_listeners(
@@ -247,6 +273,8 @@ def _advertised_listeners(
 
 def _inter_broker_listener_name(read: Properties, advertised: tuple[Endpoint, ...]) -> str:
     key, other = "inter.broker.listener.name", "security.inter.broker.protocol"
+    if read.given(key) == "":
+        raise read.refusal(key, "must not be empty")
     if read.given(key) and read.given(other):
         raise read.refusal(key, f"set only one of {key} and {other}")
     used = other if read.given(other) else key
@@ -258,7 +286,7 @@ def _control_plane_listener_name(
 ) -> str | None:  # rule 9.63
     key = "control.plane.listener.name"
     given = read.given(key)
-    if not given:
+    if given is None:
         return None
     name = _one_of(key, given.upper(), advertised)
     if name == inter_broker:

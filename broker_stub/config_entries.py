@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -18,6 +19,13 @@ from kce.wire.configuration import (
 
 UNKNOWN_TYPE: Final = 0
 
+#: settings of a broker for the same in several units, the finest first
+_SYNONYMS: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+
 
 class ConfigSource(enum.IntEnum):
     """Rule B7.26."""
@@ -27,6 +35,7 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
 class Synonym(NamedTuple):
@@ -73,7 +82,7 @@ def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator
     """Every setting of a topic: its own value, else the broker's, else Kafka's default."""
     for known in TOPIC_CONFIGS.values():
         inherited = [(synonym, factor) for name, factor in known.synonyms for synonym in broker.synonyms(name)]
-        synonyms = [synonym for synonym, _ in inherited]
+        synonyms = _listed([synonym for synonym, _ in inherited], known.synonyms[0][0] if known.synonyms else "")
         if known.name in config:
             value: str | None = config[known.name]
             synonyms.insert(0, Synonym(known.name, value, ConfigSource.TOPIC_CONFIG))
@@ -90,18 +99,26 @@ def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator
         )
 
 
+def _listed(synonyms: Iterable[Synonym], name: str) -> list[Synonym]:
+    """By source; those of coarser units before the first of ``name`` itself are not listed (rule B7.26)."""
+    by_source = sorted(synonyms, key=lambda synonym: synonym.source)
+    return list(itertools.dropwhile(lambda synonym: synonym.name != name, by_source))
+
+
 def _scaled(synonym: Synonym, factor: int) -> str | None:
-    """Convert to the topic's unit; negative values mean "no limit" and stay."""
-    if factor == 1 or synonym.value is None or int(synonym.value) < 0:
+    """Convert to the topic's unit; any negative value means "no limit"."""
+    if factor == 1 or synonym.value is None:
         return synonym.value
-    return str(int(synonym.value) * factor)
+    return str(max(-1, int(synonym.value) * factor))
 
 
 def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
     """Every described setting, and everything else that is set (rule B7.25)."""
     known = (definition.name for definition in BROKER_CONFIGS.values() if definition.described)
     for name in dict.fromkeys([*known, *broker.static, *broker.dynamic, *broker.dynamic_default]):
-        yield _broker_entry(name, tuple(broker.synonyms(name)))
+        group = next((group for group in _SYNONYMS if name in group), (name,))
+        synonyms = [synonym for each in group for synonym in broker.synonyms(each)]
+        yield _broker_entry(name, tuple(_listed(synonyms, name)))
 
 
 def dynamic_default_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kce.broker_stub.config_entries import broker_config_def
+from kce.broker_stub.config_checks import check_combinations
+from kce.broker_stub.config_entries import BrokerSettings, broker_config_def
 from kce.broker_stub.errors import InvalidConfig, InvalidRequest
 from kce.wire.configuration import (
     TOPIC_CONFIGS,
@@ -14,10 +15,20 @@ from kce.wire.configuration import (
     ConfigError,
     ConfigType,
     Dynamic,
+    Properties,
     broker_config,
     check_topic_config,
     list_of,
 )
+
+#: numbers of threads, which change by half or by double at most
+_THREADS: Final = frozenset({
+    "background.threads", "log.cleaner.threads", "num.io.threads", "num.network.threads",
+    "num.recovery.threads.per.data.dir", "num.replica.fetchers",
+})  # fmt: skip
+
+#: limits of a listener are positive, though the broker's may be 0 (rules B1.47, B1.50)
+_POSITIVE: Final = (".max.connections", ".max.connection.creation.rate")
 
 
 class OpType(enum.IntEnum):
@@ -41,23 +52,26 @@ def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -
     try:
         check_topic_config(changed)
     except ConfigError as e:
-        raise InvalidConfig(str(e)) from None
+        raise InvalidConfig(e.words) from None
     return changed
 
 
 def changed_broker_config(
-    config: Mapping[str, str], changes: Iterable[Change], *, for_all_brokers: bool
+    config: Mapping[str, str], changes: Iterable[Change], broker: BrokerSettings, *, for_all_brokers: bool
 ) -> dict[str, str]:
-    """Return the new dynamic configuration of one broker or of all. Raises InvalidRequest, InvalidConfig."""
+    """Return the new dynamic configuration of one broker or of all. Raises InvalidRequest, InvalidConfig.
+
+    ``broker``: the settings now of the broker that checks.
+    """
     changes = list(changes)
     for change in changes:
         if broker_config(change.name) is None:
             continue  # a plugin's setting
         known = broker_config_def(change.name)
         if known is None or known.dynamic is Dynamic.STATIC:
-            raise InvalidRequest(f"{change.name} cannot be changed while the broker runs")
+            raise InvalidRequest(f"Cannot update these configs dynamically: Set({change.name})")
         if for_all_brokers and known.dynamic is Dynamic.BROKER:
-            raise InvalidRequest(f"{change.name} can only be set for a single broker")
+            raise InvalidRequest(f"Cannot update these configs at default cluster level: Set({change.name})")
         if known.type is ConfigType.PASSWORD and change.op != OpType.DELETE:
             raise InvalidRequest(f"{change.name} must be stored encrypted, which needs password.encoder.secret")
     changed = _changed(config, changes, broker_config_def)
@@ -67,8 +81,35 @@ def changed_broker_config(
             if known is not None:
                 known.parse(changed[name])
         except ConfigError as e:
-            raise InvalidConfig(str(e)) from None
+            raise InvalidRequest(e.words) from None  # as Kafka does (KAFKA-13609)
+        if name.startswith("listener.name.") and name.endswith(_POSITIVE) and int(changed[name]) <= 0:
+            raise InvalidRequest(f"Invalid {name.split('.', 3)[-1]} {changed[name]}")
+        if name in _THREADS:
+            _check_threads(name, int(changed[name]), int(next(broker.synonyms(name)).value or 1))
+    defaults, own = (changed, broker.dynamic) if for_all_brokers else (broker.dynamic_default, changed)
+    try:
+        check_combinations(Properties({**broker.static, **defaults, **own}))
+    except ConfigError as e:
+        raise InvalidRequest(e.words) from None
     return changed
+
+
+def _check_threads(name: str, wanted: int, now: int) -> None:
+    """Rule B1.10. Raises InvalidRequest."""
+    problem = None
+    if wanted < 1:
+        problem = "value should be at least 1"
+    elif wanted < now // 2:
+        problem = f"value should be at least half the current value {now}"
+    elif wanted > now * 2:
+        problem = f"value should not be greater than double the current value {now}"
+    if problem is not None:
+        text = f"Dynamic thread count update validation failed for {name}={wanted}, {problem}"
+        # Kafka puts the error in the place of the value, and a text in that of the name
+        raise InvalidRequest(
+            f"Invalid value org.apache.kafka.common.config.ConfigException: {text} "
+            "for configuration Invalid dynamic configuration"
+        )
 
 
 def _changed(

@@ -16,6 +16,8 @@ Buffer: TypeAlias = bytes | memoryview
 class File(Protocol):
     """A file that grows at its end and is read anywhere."""
 
+    __slots__ = ()
+
     @property
     def size(self) -> int: ...
 
@@ -63,6 +65,8 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int:
         """When a file was written last: milliseconds since 1970."""
         ...
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None: ...
 
     def make_folder(self, path: str) -> None:
         """Parents included; may exist."""

@@ -113,6 +113,15 @@ class InvalidTxnState(ApiException):
     code = ErrorCode.INVALID_TXN_STATE
 
 
+class VerificationFailed(ApiException):
+    """The coordinator does not confirm that a partition is in the transaction. ``text``: for the client, if any."""
+
+    def __init__(self, code: ErrorCode, text: str | None = None) -> None:
+        super().__init__(text or code.name)
+        self.code = code
+        self.text = text
+
+
 class TransactionCoordinatorFenced(ApiException):
     """The end of a transaction, from a coordinator that is none any more."""
 

@@ -73,5 +73,5 @@ def _codec(read: Properties) -> Codec:
 def _check_protocols(read: Properties) -> None:
     """Kafka in ZooKeeper mode has the classic protocol only."""
     key = "group.coordinator.rebalance.protocols"
-    if {protocol.lower() for protocol in read.elements(key)} != {_CLASSIC}:
+    if set(read.elements(key)) != {_CLASSIC}:
         raise read.refusal(key, f"must be {_CLASSIC}: a broker in ZooKeeper mode has no other protocol")

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.log import Appended, Isolation, Origin
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions, Produced
 from kce.wire import ErrorCode
 from kce.wire.record import RecordBatch
@@ -39,9 +40,18 @@ class InternalTopicLog:
         return hosted is not None and hosted.log is not None
 
     def append_and_wait(
-        self, partition: int, records: bytes, acks: int, timeout_ms: int, on_appended: OnAppended
+        self,
+        partition: int,
+        records: bytes,
+        acks: int,
+        timeout_ms: int,
+        on_appended: OnAppended,
+        guard: VerificationGuard | None = None,
     ) -> None:
-        """``on_appended`` is called when the required replicas have it, before this returns or later."""
+        """``on_appended`` is called when the required replicas have it, before this returns or later.
+
+        ``guard``: of the transaction that begins with them in the partition, if any.
+        """
         topic_partition = self._named(partition)
 
         def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
@@ -52,7 +62,10 @@ class InternalTopicLog:
             except Exception:  # whoever advanced the high watermark is not concerned
                 log.exception("the end of an append to %s could not be processed", topic_partition)
 
-        self._data_plane.append({topic_partition: records}, acks, timeout_ms, respond, origin=Origin.COORDINATOR)
+        guards = {} if guard is None else {topic_partition: guard}
+        self._data_plane.append(
+            {topic_partition: records}, acks, timeout_ms, respond, origin=Origin.COORDINATOR, guards=guards
+        )
 
     def append_without_waiting(self, partition: int, records: bytes) -> None:
         """Raises ApiException."""

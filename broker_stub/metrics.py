@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from kce.broker_stub import Broker
 from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
+from kce.broker_stub.quotas.entities import Client, sanitize
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
+from kce.broker_stub.sampled import now_ms
 from kce.metrics import Gauge, Meter, Metric, MetricName
+
+#: rule T8.6
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 Named = tuple[MetricName, Metric]
 Tags = tuple[tuple[str, str], ...]
@@ -23,7 +30,9 @@ def broker_metrics(broker: Broker) -> Iterator[Named]:
     yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
     yield from _replica_manager(broker)
     yield from _groups(broker)
+    yield from _transactions(broker)
     yield from _network(broker)
+    yield from _quotas(broker.client_quotas)
     for partition in broker.replica_manager.partitions.values():
         yield from _partition(partition)
 
@@ -32,6 +41,7 @@ def _replica_manager(broker: Broker) -> Iterator[Named]:
     """Rule 12.10."""
     manager = broker.replica_manager
     led = [p for p in manager.partitions.values() if p.is_leader]
+    late_ms = broker.config.transactions.transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
     counts = {
         "LeaderCount": len(led),
         "PartitionCount": len(manager.partitions),
@@ -40,6 +50,9 @@ def _replica_manager(broker: Broker) -> Iterator[Named]:
         "UnderMinIsrPartitionCount": sum(len(p.isr) < p.min_isr for p in led),
         "AtMinIsrPartitionCount": sum(len(p.isr) == p.min_isr for p in led),
         "ReassigningPartitions": sum(bool(p.adding_replicas or p.removing_replicas) for p in led),
+        "PartitionsWithLateTransactionsCount": sum(
+            p.log is not None and p.log.has_late_transaction(late_ms) for p in manager.partitions.values()
+        ),
     }
     for name, count in counts.items():
         yield _gauge("kafka.server", "ReplicaManager", name, count)
@@ -84,6 +97,22 @@ def _groups(broker: Broker) -> Iterator[Named]:
         yield _gauge("kafka.coordinator.group", "GroupMetadataManager", name, count)
 
 
+def _transactions(broker: Broker) -> Iterator[Named]:
+    """Rules T6.16, T9.19, T10.20; loads of groups, too."""
+    verifier, markers = broker.verifier, broker.transactions.markers
+    kind = "AddPartitionsToTxnManager"
+    yield MetricName("kafka.server", kind, "VerificationFailureRate"), Meter(lambda: verifier.failures)
+    yield MetricName("kafka.server", kind, "VerificationTimeMs"), verifier.times
+    group, kind = "kafka.coordinator.transaction", "TransactionMarkerChannelManager"
+    yield _gauge(group, kind, "UnknownDestinationQueueSize", markers.unknown_destinations)
+    yield _gauge(group, kind, "LogAppendRetryQueueSize", markers.appends_to_retry)
+    loads = {"group": broker.groups.manager.load_times, "transaction": broker.transactions.manager.load_times}
+    for name, times in loads.items():
+        kind = f"{name}-coordinator-metrics"
+        yield _gauge("kafka.server", kind, "partition-load-time-max", times.max)
+        yield _gauge("kafka.server", kind, "partition-load-time-avg", times.avg)
+
+
 def _network(broker: Broker) -> Iterator[Named]:
     """Rules 12.12 and B1.33."""
     for plane in broker.socket_server.planes:
@@ -100,6 +129,29 @@ def _network(broker: Broker) -> Iterator[Named]:
             MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
             Meter(lambda of_api=of_api: of_api.requests),  # type: ignore[misc]
         )
+
+
+def _quotas(quotas: ClientQuotas) -> Iterator[Named]:
+    """Of each client that was measured; the mean throttle time in ms is that of those that were throttled."""
+    now = now_ms()
+    rates = (("Produce", "byte-rate", quotas.produce), ("Fetch", "byte-rate", quotas.fetch),
+             ("Request", "request-time", quotas.request))  # fmt: skip
+    for kind, name, quota in rates:
+        yield _gauge("kafka.server", kind, "queue-size", quota.queue_size(now))
+        for client, sensors in quota.clients.items():
+            yield _gauge("kafka.server", kind, name, sensors.measured.measure(now), _tags(client))
+            yield _gauge("kafka.server", kind, "throttle-time", sensors.throttle_time.measure(now), _tags(client))
+    yield _gauge("kafka.server", "Request", "exempt-request-time", quotas.exempt_time.measure(now))
+    mutations, kind = quotas.controller_mutation, "ControllerMutation"
+    yield _gauge("kafka.server", kind, "queue-size", mutations.queue_size(now))
+    for client, of_client in mutations.clients.items():
+        yield _gauge("kafka.server", kind, "mutation-rate", of_client.measured.rate.measure(now), _tags(client))
+        yield _gauge("kafka.server", kind, "tokens", of_client.measured.bucket.measure(now), _tags(client))
+        yield _gauge("kafka.server", kind, "throttle-time", of_client.throttle_time.measure(now), _tags(client))
+
+
+def _tags(client: Client) -> Tags:
+    return ("user", sanitize(client.user)), ("client-id", client.client_id)
 
 
 def _channel_gauge(name: str, value: float, tags: Tags = ()) -> Named:

@@ -11,14 +11,13 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-import trio
-
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Result
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.followers import Follower, Followers
 from kce.broker_stub.log import Appended, Log, Origin
 from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import NO_EPOCH, NO_LEADER, TopicPartition
@@ -98,8 +97,10 @@ class Partition:
         """The id in the log."""
         return self._log_manager.topic_id(self.topic_partition)
 
-    def make_leader(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
+    def make_leader(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, now_ms: float) -> bool:
         """Become leader (rule 9.22). False if the state is older than the known one. Raises KafkaStorageError.
+
+        ``now_ms`` is kept: one object for all partitions of a request costs the least memory.
 
         A RECOVERING partition becomes RECOVERED at once, because there is nothing to recover.
         """
@@ -110,9 +111,7 @@ class Partition:
         if state.leader_epoch > epoch and self.log is not None:
             self.log.assign_epoch(state.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
-            self.followers.new_epoch(
-                state.isr, self.log.log_end_offset, trio.current_time() * 1000, is_new_leader=not was_leader
-            )
+            self.followers.new_epoch(state.isr, self.log.log_end_offset, now_ms, is_new_leader=not was_leader)
         return True
 
     def make_follower(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
@@ -186,16 +185,26 @@ class Partition:
         return min(self.log.config.min_insync_replicas, len(self.replicas))
 
     def append(
-        self, records: Buffer, acks: int, *, origin: Origin = Origin.CLIENT, zstd_allowed: bool = True
+        self,
+        records: Buffer,
+        acks: int,
+        *,
+        origin: Origin = Origin.CLIENT,
+        zstd_allowed: bool = True,
+        guard: VerificationGuard | None = EXEMPT,
     ) -> Appended:
-        """Rules B3.12, B3.13, B3.16 to B3.21. Raises ApiException."""
+        """Rules B3.12, B3.13, B3.16 to B3.21, T10.15. Raises ApiException."""
         log = self.leader_log()
         if acks == ALL and len(self.isr) < self.min_isr:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"the ISR of {self.topic_partition} has {len(self.isr)} replicas, not {self.min_isr}",
             )
-        return log.append_as_leader(records, self.leader_epoch, origin=origin, zstd_allowed=zstd_allowed)
+        return log.append_as_leader(records, self.leader_epoch, origin=origin, zstd_allowed=zstd_allowed, guard=guard)
+
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard | None:
+        """See ``Log``. Raises ApiException (rules T10.4, T10.5)."""
+        return self.leader_log().start_verification(producer_id, epoch, sequence)
 
     def is_acknowledged(self, end_offset: int) -> ErrorCode | None:
         """Whether enough replicas have everything before ``end_offset``: the code to answer, or None (rule B2.14)."""

@@ -55,6 +55,15 @@ class Link(Protocol):
     def buffered_bytes(self) -> int:
         """Bytes received after the last complete frame."""
 
+    async def secure(self) -> bytes | None:
+        """Do the TLS handshake, on a listener with TLS, before anything else.
+
+        Returns the client's verified certificate in DER, if it has shown one. Raises trio.BrokenResourceError.
+        """
+
+    def limit_frames(self, max_frame_bytes: int) -> int:
+        """Change the limit of received frames; returns that before."""
+
     async def receive(self) -> bytes | None:
         """The next frame; None if the peer has closed. Raises wire.LimitExceeded, trio.BrokenResourceError."""
 
@@ -165,14 +174,23 @@ class AdminPort(Protocol):
         The topics have different names.
         """
 
-    async def delete_topic(self, topic: str) -> ErrorCode:
+    async def delete_topics(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
         """Rule 10.36."""
 
     async def config(self, kind: str, name: str) -> Mapping[str, str]:
-        """The configuration of an entity (rule 1.34): ``kind`` is "topics" or "brokers"."""
+        """The configuration of an entity (rule 1.34): ``kind`` is "topics", "brokers" or "users"."""
+
+    async def configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """Those of all entities of ``kind``, by name; without those of users' clients."""
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
+
+    async def client_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """All of a kind: ``kind`` is "users", "clients" or "ips". Names are as in paths, "u/clients/c" among users."""
+
+    async def change_client_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """``change_config`` of such an entity; an empty configuration is deleted (rule B8.15)."""
 
     async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:
         """The offset of an old consumer (rule G7.29). Raises ValueError for one that is no number."""
@@ -214,13 +232,22 @@ class NoStore:
     ) -> list[tuple[CreatePartitionsTopicResult, Collection[int]]]:
         raise _no_store()
 
-    async def delete_topic(self, topic: str) -> ErrorCode:
+    async def delete_topics(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
         raise _no_store()
 
     async def config(self, kind: str, name: str) -> Mapping[str, str]:
         return {}
 
+    async def configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        return {}
+
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        raise _no_store()
+
+    async def client_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        return {}
+
+    async def change_client_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         raise _no_store()
 
     async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:

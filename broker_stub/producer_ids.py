@@ -18,6 +18,7 @@ from kce.wire import AllocateProducerIdsRequest, AllocateProducerIdsResponse, Er
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.05
+_LAST_ID: Final = 2**63 - 1
 _API_KEY, (_, _LAST_VERSION) = AllocateProducerIdsRequest.__api_key__, AllocateProducerIdsRequest.__versions__
 
 
@@ -73,7 +74,7 @@ class ControllerProducerIds:
         self._channel = channel
 
     async def allocate(self) -> range | None:
-        """None if the controller refused, say because it does not know the broker epoch yet."""
+        """None if the controller refused, say because it does not know the broker epoch yet, or gave no valid block."""
 
         def build(version: int) -> AllocateProducerIdsRequest:
             return AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
@@ -83,7 +84,11 @@ class ControllerProducerIds:
         if response.error_code != ErrorCode.NONE:
             log.warning("AllocateProducerIds was refused: %s", wire.error_name(response.error_code))
             return None
-        return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
+        start, length = response.producer_id_start, response.producer_id_len
+        if start < 0 or length <= 0 or start + length - 1 > _LAST_ID:
+            log.warning("the controller allocated %d producer ids from %d on, which cannot be", length, start)
+            return None
+        return range(start, start + length)
 
 
 def _error_codes(response: wire.Message) -> Iterable[int]:

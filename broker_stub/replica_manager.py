@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import trio
+
 from kce.broker_stub.control_requests import StopReplica, leader_and_isr_states, leader_and_isr_topic_ids
 from kce.broker_stub.errors import KafkaStorageError, error_code
 from kce.broker_stub.log.manager import LogManager
@@ -143,12 +145,12 @@ class ReplicaManager:
         """Leaders before followers (rule 9.20)."""
         leading = [(partition, state) for partition, state in accepted if state.leader == self.broker_id]
         following = [(partition, state) for partition, state in accepted if state.leader != self.broker_id]
-        failed = False
+        failed, now_ms = False, trio.current_time() * 1000
         for partition, state in leading + following:
             topic_partition = partition.topic_partition
             was_leader = partition.is_leader
             try:
-                changed = self._change_role(partition, state, topic_ids.get(topic_partition.topic))
+                changed = self._change_role(partition, state, topic_ids.get(topic_partition.topic), now_ms)
             except KafkaStorageError as e:  # rule 9.24
                 codes[topic_partition] = error_code(e)
                 self.mark_offline(topic_partition)
@@ -166,9 +168,11 @@ class ReplicaManager:
         if failed:
             self._on_log_dir_failure()  # rule 9.68
 
-    def _change_role(self, partition: Partition, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
+    def _change_role(
+        self, partition: Partition, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, now_ms: float
+    ) -> bool:
         if state.leader == self.broker_id:
-            changed = partition.make_leader(state, topic_id)
+            changed = partition.make_leader(state, topic_id, now_ms)
         elif state.leader in self._metadata_cache.snapshot.alive_brokers:
             changed = partition.make_follower(state, topic_id)
         else:  # rule 9.23: the error code stays NONE

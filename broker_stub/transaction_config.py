@@ -9,7 +9,7 @@ from kce.wire.configuration import Properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Each setting has Kafka's name, with underscores, but for the two long names of intervals."""
+    """Each setting has Kafka's name, with underscores, but for the three long ones."""
 
     transaction_max_timeout_ms: int
     transaction_state_log_load_buffer_size: int
@@ -18,6 +18,8 @@ class TransactionConfig:
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
     transactional_id_expiration_ms: int
+    #: `transaction.partition.verification.enable`, which may change later
+    partition_verification_enable: bool
     #: `transaction.abort.timed.out.transaction.cleanup.interval.ms`
     abort_interval_ms: int
     #: `transaction.remove.expired.transaction.cleanup.interval.ms`
@@ -33,6 +35,7 @@ class TransactionConfig:
             transaction_state_log_num_partitions=read.integer("transaction.state.log.num.partitions"),
             transaction_state_log_replication_factor=read.integer("transaction.state.log.replication.factor"),
             transaction_state_log_segment_bytes=read.integer("transaction.state.log.segment.bytes"),
+            partition_verification_enable=read.boolean("transaction.partition.verification.enable"),
             transactional_id_expiration_ms=read.integer("transactional.id.expiration.ms"),
             abort_interval_ms=read.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
             expiry_interval_ms=read.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),

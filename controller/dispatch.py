@@ -109,7 +109,7 @@ async def _reassign_partitions(
     }
     try:
         results = await role.reassignment.requested(targets)
-    except ControllerMoved:
+    except (ControllerMoved, SessionExpired):
         refuse(event)
         raise
     responses = tuple(
@@ -153,9 +153,14 @@ async def _list_reassignments(
 async def _elect_leaders(role: ControllerRole, event: RequestReceived[wire.ElectLeadersRequest]) -> None:
     """Elect leaders of the named partitions; where a client names none, the broker has named all (rule 11.35).
 
-    Fails without a response if a partition has no leadership (11.31)."""
+    Fails without a response if a partition has no leadership (11.31). A controller that finds out here that it is none
+    any more says so; Kafka's does not answer."""
     partitions = {TopicPartition(t.topic, p) for t in event.request.topic_partitions or () for p in t.partitions}
-    results = await role.elections.requested(partitions, ElectionType(event.request.election_type))
+    try:
+        results = await role.elections.requested(partitions, ElectionType(event.request.election_type))
+    except (ControllerMoved, SessionExpired):
+        refuse(event)
+        raise
     no_error = OperationResult()
     errors = {tp: result if isinstance(result, OperationResult) else no_error for tp, result in results.items()}
     topics = tuple(

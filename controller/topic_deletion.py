@@ -114,6 +114,7 @@ class TopicDeletion:
     async def resume_all(self) -> None:
         """Finish successful deletions, then retry failed ones, then start others (rule 10.40)."""
         context = self._context
+        finished: list[str] = []
         retry: list[str] = []
         start: list[str] = []
         for topic in self._in_order():
@@ -121,10 +122,11 @@ class TopicDeletion:
             if ReplicaState.DELETION_STARTED in states and None not in states:
                 continue  # none of the below; most are under way when many topics are deleted
             if context.all_replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL):
-                await self._finish(topic)
-            elif not context.any_replica_in_state(
-                topic, ReplicaState.DELETION_STARTED
-            ) and context.any_replica_in_state(topic, ReplicaState.DELETION_INELIGIBLE):
+                finished.append(topic)
+                continue
+            if not context.any_replica_in_state(topic, ReplicaState.DELETION_STARTED) and context.any_replica_in_state(
+                topic, ReplicaState.DELETION_INELIGIBLE
+            ):
                 retry.append(topic)
             if (
                 context.is_queued_for_deletion(topic)
@@ -132,6 +134,8 @@ class TopicDeletion:
                 and topic not in context.topics_ineligible_for_deletion
             ):
                 start.append(topic)
+        if finished:
+            await self._finish(finished)
         if retry:  # rule 10.41
             ineligible = [r for t in retry for r in context.replicas_in_state(t, ReplicaState.DELETION_INELIGIBLE)]
             await self._runtime.replicas.handle_state_changes(ineligible, ReplicaState.OFFLINE)
@@ -174,12 +178,14 @@ class TopicDeletion:
         await self._runtime.replicas.handle_state_changes(to_stop, ReplicaState.DELETION_STARTED)
         self.mark_ineligible({r.topic_partition.topic for r in dead}, "offline replicas")
 
-    async def _finish(self, topic: str) -> None:
+    async def _finish(self, topics: list[str]) -> None:
         """Rule 10.48."""
         zk, context = self._runtime.zk, self._context
-        zk.unregister_change_handler(znodes.topic_path(topic))
-        done = context.replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL)
-        await self._runtime.replicas.handle_state_changes(done, ReplicaState.NON_EXISTENT)
-        await zk.delete_topic_nodes(topic, context.epoch_zk_version)
-        context.remove_topic(topic)
-        log.info("deleted topic %s", topic)
+        for topic in topics:
+            zk.unregister_change_handler(znodes.topic_path(topic))
+            done = context.replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL)
+            await self._runtime.replicas.handle_state_changes(done, ReplicaState.NON_EXISTENT)
+        await zk.delete_topic_nodes(topics, context.epoch_zk_version)
+        for topic in topics:
+            context.remove_topic(topic)
+            log.info("deleted topic %s", topic)

@@ -40,9 +40,12 @@ from kce.harness.interventions import Held, Interventions
 from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
+from kce.harness.original import Original, raise_epoch
 from kce.harness.recordings import Recordings
 from kce.harness.settling import ActiveController, unsettled
+from kce.harness.users import write_users
 from kce.harness.world import ClusterWorld, MemoryClusterWorld, RealClusterWorld, real, uuids
+from kce.harness.world.port import SECRETS
 from kce.wire.configuration import ConfigError
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
@@ -76,6 +79,7 @@ class Cluster(Interventions):
         first_id: int = 1,
         properties: Mapping[str, str | None] | None = None,
         nodes: Mapping[int, Mapping[str, str | None]] | None = None,
+        users: Mapping[str, str] | None = None,
         record: str | Path | None = None,
         history: bool | None = None,
         data: str | Path | None = None,
@@ -87,6 +91,8 @@ class Cluster(Interventions):
         ``properties``: Kafka's, for every node; None removes one that the cluster sets, such as the control plane.
         ``controllers``: this many more nodes, which contend for controller and take no replicas. ``racks`` are given to
         the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
+
+        ``users``: passwords by name, of users that SCRAM knows when the first node starts.
 
         ``zookeepers``: servers of the embedded ZooKeeper; `kill_zookeeper_leader` needs three or more.
 
@@ -105,6 +111,7 @@ class Cluster(Interventions):
         )  # fmt: skip
         for warning in self._config.check():
             warnings.warn(warning, SettingWarning, stacklevel=2)
+        self._users = users or {}
         self._data_given = Path(data).absolute() if data else None
         self._stack = AsyncExitStack()
         self._world = world or real(zookeeper)
@@ -119,6 +126,11 @@ class Cluster(Interventions):
         self._keeps_history = not processes if history is None else history
         self.held: dict[Held, Rule] = {}
         self._rule_numbers: dict[Rule, int] = {}
+        #: nodes whose log directories may have failed; listeners with a proxy; see `reset`
+        self.to_restart: set[int] = set()
+        self._proxied: set[tuple[int, str]] = set()
+        #: the controller epoch before it was rewritten or deleted
+        self.epoch_before: int | None = None
         #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
         self._members: dict[int, Member] = {}
@@ -167,6 +179,8 @@ class Cluster(Interventions):
         await self._watch_controller()
         await self.zk.create_top_level_paths()
         self.cluster_id = await self.zk.get_or_create_cluster_id()
+        await write_users(self.zk, self._users, self._observer.random(SECRETS))
+        self._original = await Original.read(self.zk)
         tasks = await stack.enter_async_context(BackgroundTasks.running())
         stack.push_async_callback(self._stop_members)
         for node_id in sorted(self.links.members):
@@ -318,41 +332,60 @@ class Cluster(Interventions):
             raise HarnessError(f"node {node_id} has no listener {listener}; there are {', '.join(addresses)}")
         target = addresses[listener]
         addresses[listener] = f"{host}:{port}" if port else target
+        (self._proxied.add if port else self._proxied.discard)((node_id, listener))
         member.properties["advertised.listeners"] = ",".join(f"{name}://{at}" for name, at in addresses.items())
         await self.start(node_id)
         return target
 
     async def repair(self) -> None:
         """End all faults, start all nodes that are stopped, and wait until all are registered."""
+        for member in self._members.values():
+            member.machine.mend()
+            await member.machine_changed()
         for node_id, member in self._members.items():
             await self.heal(node_id)
             if member.state == "paused":
                 await member.resume()
-        for member in self._members.values():
-            member.machine.mend()
-            await member.machine_changed()
         self.held.clear()
         for rule in tuple(self._rule_numbers):
             await self.remove_rule(rule)
         for lag in {lag for member in self._members.values() for lag in member.lags}:
             await self.heal_isr(*lag.partition, lag.broker)
+        await self.wait_until(self._all_run_again, "all nodes to be registered")
+        await self.wait_for_controller()
+
+    async def _all_run_again(self) -> bool:
+        """Starts those that are stopped: a disk that was full may end a node even now."""
         for node_id, member in self._members.items():
             if member.state == "stopped":
                 await self.start(node_id)
-        await self.wait_until(self._all_are_registered, "all nodes to be registered")
-        await self.wait_for_controller()
+        are_registered = await self.registered() == self._members.keys()
+        return are_registered and all(member.state == "running" for member in self._members.values())
 
     async def reset(self) -> None:
-        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+        """Make the cluster as new, for the next test: no faults, all nodes running behind no proxy, one controller, no
+        topics, and with them no groups and transactions, the settings, quotas, users, ACLs and tokens of its start, no
+        history. Producer ids and epochs go on."""
+        if self.epoch_before is not None:
+            await raise_epoch(self.zk, self.epoch_before)
+            self.epoch_before = None
+            await self.delete_controller()
         await self.repair()
+        for node_id in sorted(self.to_restart):
+            await self.restart(node_id)
+        self.to_restart.clear()
+        for node_id, listener in sorted(self._proxied):
+            await self.proxy(node_id, 0, listener=listener)
+        active = await self.wait_for_controller()
+        if active.id in self._members and (await self.node_status(active.id)).controller_epoch != active.epoch:
+            await self.delete_controller()  # it was named, and has not taken over
+            await self.wait_for_controller(other_than=active)
+        await self._original.restore(self.zk)
         for topic in await self.describe_topics():
             if not topic.marked_for_deletion:
                 await self.delete_topic(topic.name, wait=False)
         await self.wait_until(self._has_no_topics, "all topics to be deleted")
         self.history.clear()
-
-    async def _all_are_registered(self) -> bool:
-        return await self.registered() == self._members.keys()
 
     async def _has_no_topics(self) -> bool:
         return not await self.describe_topics()

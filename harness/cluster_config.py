@@ -74,7 +74,8 @@ class ClusterConfig:
             "control.plane.listener.name": CONTROL,
             "inter.broker.listener.name": DATA,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
-            "auto.leader.rebalance.enable": "false",  # leaders move on command only
+            "auto.leader.rebalance.enable": "false",  # leaders move on command only, and topics are made on command
+            "auto.create.topics.enable": "false",
             # as in the file of Kafka's distribution: groups and transactions work on few nodes, and at once
             "offsets.topic.replication.factor": str(self._internal_replicas),
             "transaction.state.log.replication.factor": str(self._internal_replicas),

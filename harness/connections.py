@@ -6,16 +6,18 @@ import errno
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from weakref import WeakSet
 
 import trio
 
 from kce import wire
 from kce.broker_stub.ports import Address, FrameMemory
+from kce.broker_stub.security.sasl_client import SaslClient
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
-from kce.harness.links import CLOSE, FrameEvent, Links, Passage
+from kce.harness.links import CLOSE, Ending, FrameEvent, Links, Passage
 from kce.harness.world.port import Connected, Listener, World
+from kce.harness.world.tls import SecuredStream, Tls, handshake
 from kce.wire.transport import ConnectionLost
 
 log = logging.getLogger(__name__)
@@ -44,14 +46,22 @@ class Link:
         accepted: bool,
         max_frame_bytes: int = wire.DEFAULT_MAX_FRAME_BYTES,
         memory: FrameMemory | None = None,
+        tls: Tls | None = None,
+        host: str = "",
     ) -> None:
+        """``tls``: the connection is secured by ``secure``; a client's end expects ``host``'s certificate."""
         self.local = connected.local
         self.remote = connected.remote
-        #: trio.current_time() when bytes last came
+        #: trio.current_time() when bytes last came, or a rule last let a frame in
         self.last_received = trio.current_time()
         self._node = node
         self._links = node.links
         self._stream = connected.stream
+        self._secured: SecuredStream | None = None
+        if tls is not None:
+            self._stream = self._secured = (
+                tls.accepting(connected.stream) if accepted else tls.connecting(connected.stream, host)
+            )
         self._buffer = wire.FrameBuffer(max_frame_bytes)
         self._memory = memory
         #: of ``memory``, for the next frame; None as long as nothing was taken
@@ -94,6 +104,15 @@ class Link:
     def buffered_bytes(self) -> int:
         """Received, and not yet handed out as a frame."""
         return len(self._buffer)
+
+    async def secure(self) -> bytes | None:
+        """See broker_stub.ports.Link."""
+        return None if self._secured is None else await handshake(self._secured)
+
+    def limit_frames(self, max_frame_bytes: int) -> int:
+        """See broker_stub.ports.Link."""
+        before, self._buffer.max_frame_bytes = self._buffer.max_frame_bytes, max_frame_bytes
+        return before
 
     async def receive(self) -> bytes | None:
         """The next frame; None when the peer has closed.
@@ -260,11 +279,16 @@ class Link:
         if event is not None:
             self._links.publish(event)
         if self._is_half_open:
+            if event is not None and event.is_request:
+                self._answer_here(event.header, None)
             return
         if passage is None:
             await self._forward([frame], incoming=incoming)
         else:
-            if event is not None and event.is_request and (passage.reply is not None or not passage.frames):
+            is_kept = passage.reply is not None or not passage.frames or passage.ending is Ending.HALF_OPEN
+            if event is not None and event.is_request and is_kept:
+                if passage.reply is not None and self._tap is not None:
+                    self._tap.sent("client", wire.frame(frame))  # the requester sent it: its response has a request
                 self._answer_here(event.header, passage.reply)
             await self._follow(passage, incoming=incoming)
         if self._after_next and (passage is None or not passage.after_next):
@@ -277,6 +301,7 @@ class Link:
                 if self._tap is not None:
                     self._tap.sent("client", wire.frame(frame))
                 self._ready.append(frame)
+                self.last_received = trio.current_time()  # a rule may have held it
             else:
                 await self._send_now([frame], segments)
 
@@ -386,8 +411,15 @@ class LinkListener:
     """A listening socket whose connections are links (broker_stub.ports.ListeningSocket)."""
 
     def __init__(
-        self, node: NodeLinks, listener: Listener, name: str, max_frame_bytes: int, memory: FrameMemory | None
+        self,
+        node: NodeLinks,
+        listener: Listener,
+        name: str,
+        max_frame_bytes: int,
+        memory: FrameMemory | None,
+        tls: Tls | None,
     ) -> None:
+        self._tls = tls
         self._node = node
         self._listener = listener
         self._name = name
@@ -413,6 +445,7 @@ class LinkListener:
                 accepted=True,
                 max_frame_bytes=self._max_frame_bytes,
                 memory=self._memory,
+                tls=self._tls,
             )
         except Exception as e:  # the recorder's: it costs this connection only
             log.exception("a connection from %s:%d could not be set up", *connected.remote)
@@ -426,8 +459,23 @@ class LinkListener:
 class NodeLinks:
     """One node's connections, through its world. ``recorder`` records those that it accepts."""
 
-    def __init__(self, world: World, links: Links, node_id: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        links: Links,
+        node_id: int,
+        *,
+        tls: Mapping[str, Tls] | None = None,
+        sasl: Mapping[str, SaslClient] | None = None,
+        accepts_plaintext: bool = False,
+    ) -> None:
+        """``tls``, ``sasl``: how connections of a listener are secured, accepted ones and those to other nodes; with
+        ``accepts_plaintext`` only the latter.
+        """
+        self._accepts_plaintext = accepts_plaintext
         self.links = links
+        self._tls = tls or {}
+        self._sasl = sasl or {}
         self.node_id = node_id
         self.recorder: Recorder | None = None
         self.now_ns = world.now_ns
@@ -436,13 +484,39 @@ class NodeLinks:
         self._world = world
 
     async def dial(self, host: str, port: int, *, to: int, listener: str) -> Link:
-        """See wire.transport.Dial. Raises OSError."""
+        """See wire.transport.Dial. Raises OSError.
+
+        The connection is secured as this node's listener of that name is, and authenticated when this returns.
+        """
         connected = await self._world.connect(host, port)
         self.links.dialled[connected.local] = self.node_id
-        return Link(self, connected, listener=listener, peer=to, accepted=False)
+        tls, sasl = self._tls.get(listener), self._sasl.get(listener)
+        link = Link(self, connected, listener=listener, peer=to, accepted=False, tls=tls, host=host)
+        if tls is None and sasl is None:
+            return link
+        try:
+            await _establish(link, sasl)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await link.aclose()
+            raise
+        return link
 
     async def bind(
         self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
     ) -> LinkListener:
         """See broker_stub.ports.Bind. Raises OSError."""
-        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes, memory)
+        tls = None if self._accepts_plaintext else self._tls.get(listener)
+        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes, memory, tls)
+
+
+async def _establish(link: Link, sasl: SaslClient | None) -> None:
+    """Secure and authenticate a connection to another node. Raises ConnectionLost."""
+    try:
+        await link.secure()
+        if sasl is not None:
+            await sasl.authenticate(link)
+    except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
+        raise ConnectionLost(f"the TLS handshake failed: {e.__cause__ or e}") from e
+    except wire.WireError as e:
+        raise ConnectionLost(f"the authentication failed: {e}") from e

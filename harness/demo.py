@@ -191,6 +191,7 @@ async def play(record: Path, progress: Callable[[str], None]) -> list[Step]:
     async with Cluster(NODES, processes=True, record=record, properties=properties) as cluster:
         story = Story(cluster, progress)
         await story.play()
+    await trio.lowlevel.checkpoint()  # the end of a cluster is not cancelled: a signal may have come meanwhile
     progress("Merging the recording")
     await trio.to_thread.run_sync(measure, record, story.steps)
     return story.steps

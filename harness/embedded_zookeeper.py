@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from kce import class_archive
 from kce.extras import require
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
@@ -58,6 +59,11 @@ def _class_path(jars: Path) -> str:
     return os.pathsep.join(str(jar) for pattern in _USED_JARS for jar in sorted(jars.glob(f"{pattern}.jar")))
 
 
+def archive(jars: Path) -> Path:
+    """Where the archive of ZooKeeper's classes is, if `make setup` has written it."""
+    return class_archive.location("zookeeper", _class_path(jars))
+
+
 def free_port() -> int:
     """A port that was free a moment ago. Another process may bind it first: be ready to retry."""
     with socket.socket() as s:
@@ -69,13 +75,13 @@ def free_port() -> int:
 @asynccontextmanager
 async def embedded_zookeeper(
     folder: Path, guard: Guard | None = None, *, port: int | None = None, settings: Mapping[str, str] | None = None,
-    jvm: Sequence[str] = SHORT_LIVED,
+    jvm: Sequence[str] = SHORT_LIVED, patience_s: float = 5,
 ) -> AsyncIterator[str]:  # fmt: skip
     """Run ZooKeeper with its data under ``folder``; yields host:port and stops it at the end.
 
     ``guard`` None is a guard of its own, ``port`` None a free one; ``settings`` are added to zoo.cfg, ``jvm`` are
-    options of Java. Raises HarnessError when it does not come up, JavaMissing without Java, MissingExtra without
-    pyspark.
+    options of Java, it is killed if it takes ``patience_s`` to end. Raises HarnessError when it does not come up,
+    JavaMissing without Java, MissingExtra without pyspark.
     """
     jars = spark_jars()
     java = find_java()
@@ -84,13 +90,13 @@ async def embedded_zookeeper(
         try:
             yield address
         finally:
-            await stop(process, watching)
+            await stop(process, watching, patience_s)
 
 
-async def stop(process: subprocess.Popen[bytes], guard: Guard) -> None:
+async def stop(process: subprocess.Popen[bytes], guard: Guard, patience_s: float = 5) -> None:
     """SIGTERM, and SIGKILL to one that does not end by it."""
     process.terminate()
-    with trio.CancelScope(shield=True), trio.move_on_after(5):
+    with trio.CancelScope(shield=True), trio.move_on_after(patience_s):
         await trio.to_thread.run_sync(process.wait)
     if process.poll() is None:
         process.kill()
@@ -140,8 +146,10 @@ def spawn(
     )
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
+    archived = archive(jars)
     command = [
-        java[0], "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
+        java[0], *([f"-XX:SharedArchiveFile={archived}"] * archived.is_file()),
+        "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
         "-Djute.maxbuffer=10000000", *java[1:],
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "-cp", _class_path(jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),

@@ -103,17 +103,17 @@ def remove(folder: str) -> None:
 
 
 def _print_last_line() -> None:
-    """Afterwards other threads, which still run, cannot print anything."""
+    """Before it, other threads, which still run, lose what they print to."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, RuntimeError, ValueError, AttributeError):  # closed, or interrupted while it flushes
             continue
     try:
-        os.write(_stderr, (_CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(_stderr) else b"") + f"{LINE}\n".encode())
-        nowhere = os.open(os.devnull, os.O_WRONLY)
+        last, nowhere = os.dup(_stderr), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+        os.write(last, (_CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(last) else b"") + f"{LINE}\n".encode())
     except OSError:
         return
 

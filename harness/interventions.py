@@ -19,10 +19,13 @@ Held = int | tuple[int, int]
 
 
 class Faulty(RunningCluster, Protocol):
-    """The part of `Cluster` that its faults use. ``held``: the rules of its `hold_control_requests` and `cut_link`."""
+    """The part of `Cluster` that its faults use. ``held``: the rules of its `hold_control_requests` and `cut_link`;
+    ``to_restart`` and ``epoch_before`` are for `Cluster.reset`."""
 
     zk: KafkaZkClient
     held: dict[Held, Rule]
+    to_restart: set[int]
+    epoch_before: int | None
 
     async def add_rule(self, rule: Rule) -> None: ...
     async def remove_rule(self, rule: Rule) -> None: ...
@@ -59,6 +62,7 @@ class Interventions:
     async def fill_disk(self: Faulty, node_id: int) -> None:
         """The disk of a node is full until `free_disk`: what it writes next fails, and with it the log directory."""
         await _disk_is_full(self.member(node_id), True)
+        self.to_restart.add(node_id)
 
     async def free_disk(self: Faulty, node_id: int) -> None:
         """The disk of a node has space again; log directories that have failed return when the node restarts."""
@@ -78,6 +82,7 @@ class Interventions:
         that is not one of its `log.dirs`, or is offline.
         """
         await self.member(node_id).fail_log_dir(log_dir)
+        self.to_restart.add(node_id)
 
     # between nodes
 
@@ -148,7 +153,7 @@ class Interventions:
 
     async def mute_zookeeper(self: Faulty, node_id: int) -> None:
         """What ZooKeeper says to the node does not arrive until `heal`; what the node asks for is done, and it does not
-        know. Its client gives the connection up, and in the end its session expires. Raises HarnessError in memory."""
+        know. Its client gives the connection up, and in the end its session expires."""
         self.member(node_id)
         self.world.mute_zookeeper(node_id)
 
@@ -202,11 +207,13 @@ class Interventions:
     async def delete_controller_epoch(self: Faulty) -> None:
         """Delete /controller_epoch: what the controller writes is refused, until `delete_controller`; the next one
         begins with epoch 1, which brokers take for an old one."""
+        await _remember_epoch(self)
         await self.store.write([Delete(znodes.CONTROLLER_EPOCH)])
 
     async def rewrite_controller_epoch(self: Faulty, epoch: int) -> None:
         """Rewrite /controller_epoch: what the controller writes is refused (rule 2.9), until `delete_controller`; the
         next one has the epoch after this. Raises HarnessError where there is no /controller_epoch."""
+        await _remember_epoch(self)
         await _rewrite(self, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))
 
     async def second_controller(self: Faulty) -> ActiveController:
@@ -249,6 +256,12 @@ async def _release(cluster: Faulty, why: Held) -> None:
 async def _disk_is_full(member: Member, full: bool) -> None:
     member.machine.disk_is_full = full
     await member.machine_changed()
+
+
+async def _remember_epoch(cluster: Faulty) -> None:
+    found = await cluster.zk.get_controller_epoch()
+    if cluster.epoch_before is None and found is not None:
+        cluster.epoch_before = found[0]
 
 
 async def _rewrite(cluster: Faulty, path: str, data: bytes) -> None:

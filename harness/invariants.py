@@ -12,6 +12,7 @@ fenced            no state in ZooKeeper was written by an older controller than 
 high watermark    a leader's high watermark never goes back while it leads (only nodes of this process; likewise below)
 committed         a leader has everything before the high watermark of the leaders before it, and so has all of its ISR
 epochs            the epochs that a broker has accepted never go back while it runs
+offsets           a group's coordinator has every commit that the coordinators before it had, or a later one
 bounced           a broker accepts no request for an earlier life of it (KIP-380)
 no crash          no node ends by an error that it does not handle
 answered          settled: every request was answered within ANSWER_S, or its connection is closed
@@ -23,18 +24,24 @@ acknowledged      settled: every record that was acknowledged by all of the ISR 
 once              settled: each record of an idempotent producer is there once, and they are in order
 consumed          what a consumer has read at an offset is what every consumer reads there
 logs              settled: the logs of all replicas are equal up to their high watermarks
+offsets           what OffsetFetch answers is what was committed last; once a generation is written, no commit of an
+                  older one is accepted; whatever is below a committed offset was read by a member
+assigned          no two members of a generation own a partition
+copies            settled: what transactions have copied is there once and in order for a read_committed consumer, and
+                  no more than the offsets say that were committed with it
 
 Kafka itself does not hold "converged" when a broker gets an UpdateMetadata after a newer one of the same controller,
 because that request has no order within a controller epoch (rule 9.36): the older one was delayed, the controller
 gave it up after its timeout and sent it again on another connection. ``overtaken`` says so; only another controller
 mends it. Nor does an ISR converge after a former controller has refused it because it does not know the topic: the
 leader waits for the next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out. Nor does it hold
-"answered" for requests to a controller whose session expires before it gets to them (rule 3.38): those are left out.
+"answered" for requests to a controller whose session expires before it gets to them (rule 3.38), nor for a JoinGroup or
+SyncGroup that the same member repeats (rule G4.4): those are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +53,7 @@ from kce import wire
 from kce.broker_stub.log import Log
 from kce.broker_stub.partition import WAIT_FOR_CONTROLLER
 from kce.harness.cluster import Cluster
+from kce.harness.committed_offsets import CommittedOffsets
 from kce.harness.history import line
 from kce.harness.links import FrameEvent
 from kce.harness.members import InProcessMember
@@ -58,8 +66,9 @@ from kce.zookeeper.model import TopicPartition
 
 #: no request waits longer, with the timeouts of clients and nodes in simulations
 ANSWER_S: Final = 6.0
-#: a controller whose session expires forgets those that it has not begun with (rule 3.38)
-_MAY_BE_PREEMPTED: Final = {"AlterPartition", "AllocateProducerIds", "UpdateFeatures"}
+#: a controller whose session expires forgets those that it has not begun with (rule 3.38); a coordinator answers only
+#: the last that a member has sent (rule G4.4)
+_MAY_BE_FORGOTTEN: Final = {"AlterPartition", "AllocateProducerIds", "UpdateFeatures", "JoinGroup", "SyncGroup"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ class Invariants:
         self._high_watermark_of: dict[tuple[Node, TopicPartition, UUID | None, int], int] = {}
         #: the greatest high watermark of a leader, and the greatest leader epoch
         self._committed: dict[tuple[UUID | None, TopicPartition], tuple[int, int]] = {}
+        self._offsets = CommittedOffsets(self.violated)
         world = cluster.world
         self._server = world.server if isinstance(world, MemoryClusterWorld) else None
         if self._server is not None:
@@ -107,7 +117,10 @@ class Invariants:
         if event.header.api_key not in CONTROL_REQUESTS:
             if event.header.api_key == wire.AlterPartitionResponse.__api_key__ and not event.is_request:
                 self._isr_answer(event)
-            self._check_leaders()
+            nodes = {node.id: node for node in self._nodes()}
+            ends = [nodes[number] for number in (event.source, event.destination) if number in nodes]
+            self._check_leaders(ends, nodes)
+            self._offsets.check(ends)
             return
         try:
             message = event.message()
@@ -223,8 +236,9 @@ class Invariants:
         partitions = (node.broker.replica_manager.partitions.get(tp) for node in self._nodes() if node.id == leader)
         return any(partition is not None and partition.pending is not None for partition in partitions)
 
-    def _check_leaders(self) -> None:
-        for node in self._nodes():
+    def _check_leaders(self, checked: Iterable[Node], nodes: Mapping[int, Node]) -> None:
+        """``checked`` are the nodes at the ends of a frame, the only ones that have changed."""
+        for node in checked:
             for tp, partition in node.broker.replica_manager.partitions.items():
                 log = partition.log
                 if log is None or not partition.is_leader:
@@ -242,15 +256,13 @@ class Invariants:
                         text = f"broker {node.id} leads {tp} with {log.log_end_offset} of {committed} committed records"
                         self.violated("committed", tp, text)
                     self._committed[log.topic_id, tp] = max(committed, high_watermark), epoch
-                    self._check_isr(tp, log, partition.isr)
+                    self._check_isr(tp, log, high_watermark, [nodes[n] for n in partition.isr if n in nodes])
 
-    def _check_isr(self, tp: TopicPartition, leader: Log, isr: tuple[int, ...]) -> None:
-        for node in self._nodes():
-            log = node.logs.logs.get(tp) if node.id in isr and node.logs is not None else None
-            if log is None or log.topic_id != leader.topic_id:
-                continue
-            if log.log_end_offset < leader.high_watermark:
-                ends = f"{log.log_end_offset} of {leader.high_watermark}"
+    def _check_isr(self, tp: TopicPartition, leader: Log, high_watermark: int, isr: Iterable[Node]) -> None:
+        for node in isr:
+            log = None if node.logs is None else node.logs.logs.get(tp)
+            if log is not None and log.log_end_offset < high_watermark and log.topic_id == leader.topic_id:
+                ends = f"{log.log_end_offset} of {high_watermark}"
                 text = f"broker {node.id} is in the ISR of {tp} with {ends} committed records"
                 self.violated("committed", (node.id, tp), text)
 
@@ -324,7 +336,7 @@ class Invariants:
         now = trio.current_time()
         for node in self._nodes():
             for link in sorted(node.links.accepted, key=lambda link: link.remote):
-                names = {wire.api(header.api_key).name for header in link.unanswered} - _MAY_BE_PREEMPTED
+                names = {wire.api(header.api_key).name for header in link.unanswered} - _MAY_BE_FORGOTTEN
                 waited = now - link.last_received
                 if names and waited > ANSWER_S:
                     text = f"broker {node.id} has not answered {', '.join(sorted(names))} for {waited:.0f} s"

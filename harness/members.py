@@ -1,6 +1,7 @@
 """The nodes of a cluster, in this process or each in its own, behind one interface.
 
-A member keeps its ports over restarts. Only a process can be paused: an in-process member raises HarnessError.
+A member keeps its ports over restarts. A process can be paused, and a node in memory; other in-process members raise
+HarnessError.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kce.harness.guard import Guard
 from kce.harness.links import FrameEvent, Links
 from kce.harness.logs import SERVER_LOG, last_words
 from kce.harness.node import Lag, Node, NodeStatus
-from kce.harness.world import World
+from kce.harness.world import MemoryWorld, World
 from kce.harness.world.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -137,10 +138,27 @@ class InProcessMember(Member):
         self._ended.set()
         self.node: Node | None = None
         self._halted = ""
+        self._is_paused = False
 
     @property
     def state(self) -> str:
-        return "stopped" if self._ended.is_set() else "running"
+        return "stopped" if self._ended.is_set() else "paused" if self._is_paused else "running"
+
+    async def pause(self) -> None:
+        if not isinstance(self._world, MemoryWorld):
+            await super().pause()
+            return
+        self._running()
+        self._is_paused = True
+        self._world.pause()
+
+    async def resume(self) -> None:
+        if not isinstance(self._world, MemoryWorld):
+            await super().resume()
+            return
+        self._running()
+        self._is_paused = False
+        self._world.resume()
 
     def _running(self) -> Node:
         if self.node is None or self._ended.is_set():
@@ -169,14 +187,20 @@ class InProcessMember(Member):
             log.error("node %d has halted: %s", self.id, e)
             self._halted = str(e)
         finally:
+            if self._is_paused:
+                await self.resume()
             ended.set()
 
     async def stop(self) -> None:
+        if self._is_paused:
+            await self.resume()
         await self._running().shutdown()
         await self._ended.wait()
 
     async def quit(self) -> None:
         node = self._running()
+        if self._is_paused:
+            await self.resume()
         with trio.move_on_after(SHUTDOWN_TIMEOUT_S) as scope:
             await node.shutdown(controlled=False)
         if scope.cancelled_caught:

@@ -21,6 +21,7 @@ from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_ST
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.replication.throttle import ReplicationQuotas
+from kce.broker_stub.security.sasl_client import inter_broker_clients
 from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.broker_metadata import (
@@ -42,8 +43,11 @@ from kce.harness import prometheus
 from kce.harness.connections import NodeLinks
 from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
+from kce.harness.node_security import NodeSecurity
 from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.memory_disk import MemoryDisk
+from kce.harness.world.port import SECRETS
+from kce.harness.world.tls import listeners_tls
 from kce.metrics import Histogram, Metric, MetricName
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.metadata_version import MetadataVersion
@@ -150,10 +154,17 @@ class Node:
             self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
             self._topics = TopicConfigs(self.properties)
             self._logs_config = LogManagerConfig.of(self.properties)
+            tls = listeners_tls(self.config.security)
+            self.world = world or RealWorld()
+            secrets = self.world.random(SECRETS)
+            sasl = inter_broker_clients(
+                self.config.security, client_id=str(self.config.broker_id), random=secrets, now_ms=self.now_ms
+            )
         except ConfigError as e:
             raise HarnessError(str(e)) from None
-        self.world = world or RealWorld()
-        self.links = NodeLinks(self.world, links or Links({self.config.broker_id}), self.config.broker_id)
+        links = links or Links({self.config.broker_id})
+        self._secrets = secrets
+        self.links = NodeLinks(self.world, links, self.config.broker_id, tls=tls, sasl=sasl)
         self._record = record
         self._scope = trio.CancelScope()
         self.store: Session | None = None
@@ -222,6 +233,13 @@ class Node:
                 unclean_leader_election_enable=lambda: configs.unclean_leader_election_enable,
                 wait_for_features=lambda *wanted: self.broker.finalized_features.wait_until_epoch(*wanted),
             )
+            security = NodeSecurity(
+                self.config,
+                zk,
+                is_controller=lambda: self.controller.is_active,
+                jitter=self.world.random("acls").random,
+                new_uuid=uuids(self._secrets),
+            )
             self.broker = Broker(
                 self.config,
                 bind=self.links.bind,
@@ -238,8 +256,11 @@ class Node:
                 prepare_topics=reader.prepare,
                 replication_quotas=self._quotas,
                 random=self.world.random("fetch sessions"),
+                secrets=self._secrets,
                 offsets_partitions=await _partition_count(zk, GROUP_METADATA_TOPIC),
                 transaction_partitions=await _partition_count(zk, TRANSACTION_STATE_TOPIC),
+                authorizer=security.authorizer,
+                tokens=security.tokens,
             )
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
@@ -255,12 +276,14 @@ class Node:
                 static_unclean=self._controller_config.unclean_leader_election_enable,
                 on_unclean_election_enabled=self.controller.unclean_leader_election_enabled,
                 on_client_config=self.broker.client_config_changed,
-                on_broker_config=self.broker.config_changed,
+                on_broker_config=self._broker_config_changed,
                 on_topic_config=self._topic_config_changed,
             )
             self._on_session(configs.session_changed)
             await nursery.start(configs.run)
             await self._follow_features(nursery)
+            self._on_session(security.session_changed)
+            await security.start(nursery)
             await nursery.start(self.broker.run)
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
@@ -302,6 +325,12 @@ class Node:
     @property
     def _survives_failed_log_dirs(self) -> bool:
         return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
+
+    def _broker_config_changed(self, config: Mapping[str, str]) -> None:
+        """The broker's dynamic settings, which topics without their own share (rule B7.30)."""
+        if self._topics.broker_changed(config) and self.logs is not None:
+            self.logs.update_config()
+        self.broker.config_changed(config)
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
         self._quotas.topic_config_changed(topic, config)

@@ -9,7 +9,8 @@ Every broker gets a listener on loopback; one that is named for the first time g
 are replaced by those of the listeners, so that clients stay behind the proxy.
 
 Several addresses may be given, of several listeners of a cluster: a client that comes in by the listener of one stays
-on that listener's addresses. Connections are plaintext; SASL passes. Frames are sent on as they are, but for addresses.
+on that listener's addresses. Its listeners are plaintext; its connections to brokers have TLS and SASL where
+``security`` says so; otherwise SASL of clients passes. Frames are sent on as they are, but for addresses.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from kce.broker_stub.ports import Address
 from kce.captures.record.recorder import Recorder
 from kce.harness import addresses
 from kce.harness.background import BackgroundTasks
+from kce.harness.client_security import ClientSecurity
 from kce.harness.connections import Link, LinkListener, NodeLinks, answered_request
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule, applied
@@ -68,8 +70,13 @@ class Proxy:
         record: Path | None = None,
         history: bool = True,
         world: World | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
-        """Raises HarnessError for an address that is not host:port."""
+        """``security``: how the proxy connects to brokers; its own listeners are plaintext.
+
+        Raises HarnessError for an address that is not host:port.
+        """
+        self._security = security or ClientSecurity()
         self._bootstrap = [_address(text) for text in to]
         self._ports = deque(ports)
         self._world = world or RealWorld()
@@ -137,14 +144,23 @@ class Proxy:
 
     # the brokers
 
+    def _node(self, links: Links, broker: int) -> NodeLinks:
+        tls, sasl = self._security.tls, self._security.sasl
+        return NodeLinks(
+            self._world,
+            links,
+            broker,
+            tls={} if tls is None else {LISTENER: tls},
+            sasl={} if sasl is None else {LISTENER: sasl},
+            accepts_plaintext=True,
+        )
+
     async def _brokers_behind(self, address: Address) -> dict[int, Address]:
         """Ask a broker for its cluster. {} where it wants authentication first. Raises HarnessError."""
         where = "{}:{}".format(*address)
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
-                link = await NodeLinks(self._world, Links(), UNKNOWN_BROKER).dial(
-                    *address, to=UNKNOWN_BROKER, listener=LISTENER
-                )
+                link = await self._node(Links(), UNKNOWN_BROKER).dial(*address, to=UNKNOWN_BROKER, listener=LISTENER)
         except (OSError, trio.TooSlowError) as e:
             raise HarnessError(f"no broker at {where}: {e or 'no connection in time'}") from None
         try:
@@ -162,7 +178,7 @@ class Proxy:
         ours = (front for front in self._fronts.values() if front.address == target)
         front = self._fronts.get(target) or next(ours, None)  # of a broker that advertises its listener here
         if front is None:
-            links = NodeLinks(self._world, self.links, broker)
+            links = self._node(self.links, broker)
             links.recorder = self._recorder
             port = self._ports.popleft() if self._ports else 0
             try:

@@ -16,48 +16,30 @@ import trio
 
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
-from kce.harness.faults import Rule
 from kce.harness.invariants import Invariants, Violation, crash
-from kce.harness.node import Lag
-from kce.harness.simulated_clients import ASSIGNMENT, TOPIC, SimulatedClients
-from kce.harness.world import MemoryClusterWorld, memory
-from kce.wire.vocabulary import TopicPartition
+from kce.harness.simulated_clients import SimulatedClients
+from kce.harness.simulated_operations import NODES, Player, Step, draw
+from kce.harness.world import memory
 
-NODES: Final = 3
 STEPS: Final = 12
-#: shorter than the pauses between steps, so that sessions expire within a schedule
+#: shorter than the pauses between steps, so that sessions expire within a schedule; fetches wait as long as they can
+#: without leaving the ISR, because they are most of the traffic
 _PROPERTIES: Final = {
     "zookeeper.session.timeout.ms": "2000", "request.timeout.ms": "3000", "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "1000",
+    "offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000", "transaction.state.log.num.partitions": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }  # fmt: skip
 _SETTLE_TIMEOUT_S: Final = 100.0
-_STEP_TIMEOUT_S: Final = 60.0
-_TOPICS: Final = ("a", "b", "c")
-#: operation -> how often it is chosen
-_WEIGHTS: Final = {
-    "create": 5, "delete": 2, "kill": 4, "start": 5, "restart": 2, "cut": 3, "heal": 3, "hold": 3, "release": 3,
-    "delete controller": 2, "break": 2, "delay": 2, "duplicate": 1, "expire": 2, "lag": 1, "slow": 2,
-}  # fmt: skip
 MAX_SHRINKING_RUNS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One operation, on a node or a topic, and the pause after it. Where it makes no sense it does nothing."""
-
-    operation: str
-    node: int
-    topic: str
-    pause_s: float
-
-    def __str__(self) -> str:
-        subject = self.topic if self.operation in ("create", "delete") else f"node {self.node}"
-        return f"{self.operation} {subject}, then {self.pause_s:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of one run; ``frames`` counts the frames that passed, ``records`` those that were acknowledged,
-    ``consumed`` those that were read."""
+    ``consumed`` those that were read, ``commits`` those that a group's coordinator acknowledged, ``transactions``
+    those that have ended."""
 
     seed: int
     steps: tuple[Step, ...]
@@ -65,21 +47,14 @@ class Result:
     frames: int
     records: int = 0
     consumed: int = 0
+    commits: int = 0
+    transactions: int = 0
 
 
 def schedule(seed: int, steps: int = STEPS) -> tuple[Step, ...]:
     """The operations of a seed."""
     random = Random(f"schedule/{seed}")
-    kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
-    return tuple(
-        Step(
-            random.choices(kinds, weights)[0],
-            random.randint(1, NODES),
-            random.choice(_TOPICS),
-            random.choice((0.0, 0.001, 0.01, 0.1, 1.0, 3.0)) * random.random(),
-        )
-        for _ in range(steps)
-    )
+    return tuple(draw(random) for _ in range(steps))
 
 
 def simulate(
@@ -108,17 +83,18 @@ def shrunk(result: Result) -> Result:
 async def _run(seed: int, steps: tuple[Step, ...], trace: Path | None, record: Path | None) -> Result:
     cluster = Cluster(NODES, world=memory(seed), properties=_PROPERTIES, record=record, history=trace is not None)
     found: list[Violation] = []
-    frames = records = consumed = 0
+    frames = records = consumed = commits = transactions = 0
     try:
         async with cluster:
             invariants = Invariants(cluster, found)
-            player = _Player(cluster, Random(f"play/{seed}"))
+            player = Player(cluster, Random(f"play/{seed}"))
             clients = SimulatedClients(cluster, Random(f"clients/{seed}"), invariants.violated)
             with cluster.links.listen(invariants.observe), cluster.links.listen(player.count):
                 try:
                     await _play(steps, cluster, invariants, player, clients)
                 finally:
                     frames, records, consumed = player.frames, clients.acknowledged, clients.consumed
+                    commits, transactions = clients.commits.acknowledged, clients.copies.transactions
             if trace is not None:
                 cluster.history.write(trace)
     except HarnessError as e:
@@ -130,14 +106,14 @@ async def _run(seed: int, steps: tuple[Step, ...], trace: Path | None, record: P
         if not isinstance(first, Exception):
             raise
         found.append(crash(first))
-    return Result(seed, steps, tuple(found), frames, records, consumed)
+    return Result(seed, steps, tuple(found), frames, records, consumed, commits, transactions)
 
 
 async def _play(
-    steps: Sequence[Step], cluster: Cluster, invariants: Invariants, player: _Player, clients: SimulatedClients
+    steps: Sequence[Step], cluster: Cluster, invariants: Invariants, player: Player, clients: SimulatedClients
 ) -> None:
     """Its nursery holds the clients."""
-    await clients.create_topic()
+    await clients.create_topics()
     async with trio.open_nursery() as nursery:
         clients.start(nursery)
         for step in steps:
@@ -161,61 +137,3 @@ async def _settle(cluster: Cluster, invariants: Invariants) -> None:
             await trio.sleep(0.5)
     if reason is not None:
         invariants.not_converged(reason)
-
-
-class _Player:
-    def __init__(self, cluster: Cluster, random: Random) -> None:
-        self._cluster = cluster
-        self._random = random
-        self.frames = 0
-
-    def count(self, _: object) -> None:
-        self.frames += 1
-
-    async def play(self, step: Step) -> None:
-        with trio.move_on_after(_STEP_TIMEOUT_S):
-            await self._do(step)
-        await trio.sleep(step.pause_s)
-
-    async def _do(self, step: Step) -> None:
-        cluster, member = self._cluster, self._cluster.member(step.node)
-        is_running = member.state == "running"
-        topics = {topic.name for topic in await cluster.describe_topics()}
-        match step.operation:
-            case "create" if step.topic not in topics:
-                replicas = self._random.sample(range(1, NODES + 1), self._random.randint(1, NODES))
-                await cluster.create_topic(step.topic, assignment={0: replicas, 1: replicas[::-1]}, wait=False)
-            case "delete" if step.topic in topics:
-                await cluster.delete_topic(step.topic, wait=False)
-            case "kill" if is_running:
-                await cluster.kill(step.node)
-            case "start" if not is_running:
-                await cluster.heal(step.node)
-                await cluster.start(step.node)
-            case "restart" if is_running and not cluster.world.is_cut(step.node):
-                await cluster.restart(step.node)
-            case "cut":
-                await cluster.cut_from_zookeeper(step.node)
-            case "heal":
-                await cluster.heal(step.node)
-            case "hold":
-                await cluster.hold_control_requests(step.node)
-            case "release":
-                await cluster.release_control_requests(step.node)
-            case "expire" if step.node in await cluster.registered():
-                await cluster.expire_session(step.node)
-            case "lag":
-                lag = Lag(TopicPartition(TOPIC, self._random.choice(list(ASSIGNMENT))), step.node)
-                for each in cluster.members:
-                    await each.lag(lag, True)
-            case "slow":
-                assert isinstance(cluster.world, MemoryClusterWorld)
-                cluster.world.delay_zookeeper(step.node, 0.3 * self._random.random())
-            case "delete controller" if await cluster.controller() is not None:
-                await cluster.delete_controller()
-            case "break":
-                await cluster.add_rule(Rule(to=step.node, reset=True, every=7, seed=self._random.randrange(1000)))
-            case "delay":
-                await cluster.add_rule(Rule(to=step.node, jitter=0.5, seed=self._random.randrange(1000)))
-            case "duplicate":
-                await cluster.add_rule(Rule(to=step.node, api="LeaderAndIsr", duplicate=True, every=3))

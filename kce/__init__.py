@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # type checkers take it for typing's, whose import would 
 if TYPE_CHECKING:
     from kce import wire
     from kce.harness.cluster import Cluster
+    from kce.harness.commit_history import CommitHistory
     from kce.harness.errors import HarnessError, SettingWarning
     from kce.harness.faults import Rule
     from kce.harness.links import FrameEvent, Selection
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from kce.harness.world import memory, real
 
 __all__ = [
-    "ActiveController", "Cluster", "FrameEvent", "HarnessError", "Proxy", "Rule", "Selection", "SettingWarning",
-    "SyncCluster", "memory", "real", "wire",
+    "ActiveController", "Cluster", "CommitHistory", "FrameEvent", "HarnessError", "Proxy", "Rule", "Selection",
+    "SettingWarning", "SyncCluster", "memory", "real", "wire",
 ]  # fmt: skip
 
 #: public name -> the module that defines it; packages of kce are their own
 _DEFINED_IN = {
     "ActiveController": "kce.harness.settling",
     "Cluster": "kce.harness.cluster",
+    "CommitHistory": "kce.harness.commit_history",
     "FrameEvent": "kce.harness.links",
     "HarnessError": "kce.harness.errors",
     "Proxy": "kce.harness.proxy",

@@ -7,6 +7,7 @@ import sys
 
 #: module -> the extra of pyproject.toml that installs it
 EXTRA_OF = {
+    "cryptography": "pkcs12",
     "jinja2": "spark",
     "matplotlib": "spark",
     "numba": "spark",

@@ -1,8 +1,9 @@
-"""``make test``: the whole suite in two processes, to use a second core.
+"""``make test``: the whole suite in three processes, since two of them mostly wait.
 
-One process runs tests that only compute, with Spark. The other runs tests that start nodes and real Kafka, and mostly
-wait; nodes are in this process only, because a restarted node needs its old port. Both get the same arguments for
-pytest. The output of the first is printed after the second has ended.
+One process runs tests that mostly compute, with Spark. The others start nodes and mostly wait: one runs the tests with
+clients, tools and real Kafka, which may download; one runs the rest, in a network namespace of its own, because a
+restarted node needs its old port and no other process may take it. Where such a namespace is denied, this one runs
+after the others. All get the same arguments for pytest. The output of one is printed when those before have ended.
 """
 
 from __future__ import annotations
@@ -10,20 +11,41 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
+from typing import IO
+
+from tests import own_network
+
+Process = subprocess.Popen[str]
 
 
 def main(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", *arguments]
-    with tempfile.TemporaryFile("w+") as output:
-        pure = subprocess.Popen([*pytest, "--part=pure", "-p", "no:cacheprovider"], stdout=output, stderr=output)
-        rest = subprocess.Popen([*pytest, "--part=rest"])
+    isolated = [sys.executable, "-m", "tests.own_network"]
+    with ExitStack() as stack:
+
+        def start(part: str, *, before: list[str]) -> tuple[Process, IO[str]]:
+            output = stack.enter_context(tempfile.TemporaryFile("w+"))
+            command = [*before, *pytest, f"--part={part}", "-p", "no:cacheprovider"]
+            return subprocess.Popen(command, stdout=output, stderr=output, text=True), output
+
+        others = {"that only compute": start("pure", before=[])}
+        can_isolate = own_network.is_allowed()
+        if can_isolate:
+            others["that start nodes"] = start("nodes", before=isolated)
+        clients = subprocess.Popen([*pytest, "--part=clients"])
         try:
-            rest.wait()
-        finally:  # Ctrl-C reaches both processes, and both exit cleanly
-            codes = rest.wait(), pure.wait()
-            print("\nThe tests that only compute, from the other process:\n", flush=True)
-            output.seek(0)
-            sys.stdout.writelines(output)
+            codes = [clients.wait()]
+            if not can_isolate:
+                codes.append(subprocess.run([*pytest, "--part=nodes"], check=False).returncode)
+        finally:  # Ctrl-C reaches all processes, and all exit cleanly
+            clients.wait()
+            for which, (process, output) in others.items():
+                process.wait()
+                print(f"\nThe tests {which}, from another process:\n", flush=True)
+                output.seek(0)
+                sys.stdout.writelines(output)
+    codes += [process.returncode for process, _ in others.values()]
     return next((code for code in codes if code), 0)  # negative if a signal killed it
 
 

@@ -29,9 +29,10 @@ def named(code: CodeType) -> tuple[str, str]:
 
 @functools.cache
 def own_tests(module: str) -> set[str]:
-    """The test files of the module's name, and those that say that they cover it."""
+    """The test files of the module's name, those that say that they cover it, and the transcripts of its room."""
     covering = {str(path.relative_to(ROOT)) for pattern, path in covers().items() if fnmatch(module, pattern)}
-    return covering | {str(mirrored(Path(module)))}
+    transcripts = (ROOT / "tests" / Path(module).parts[0]).rglob("test_*transcript*.py")
+    return covering | {str(mirrored(Path(module)))} | {str(path.relative_to(ROOT)) for path in transcripts}
 
 
 @dataclass

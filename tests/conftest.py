@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ from tests.background import InBackground
 Struck = Callable[[str, str, int], None]
 _PROPERTY = "struck"
 
-#: rooms whose tests, except slow ones, start neither nodes nor servers
-_PURE = tuple(Path(__file__).parent / room for room in ("captures", "controller", "election", "wire", "zookeeper"))
+_TESTS = Path(__file__).parent
+#: rooms whose tests, except slow ones, start no nodes, and no server that comes back to its old port
+_PURE = tuple(_TESTS / room for room in ("broker_stub", "captures", "controller", "election", "wire", "zookeeper"))
 #: slow tests, too; one JVM with Spark serves both kinds
-_SPARK = Path(__file__).parent / "captures" / "spark"
+_SPARK = _TESTS / "captures" / "spark"
+#: folders whose other tests need nothing but loopback
+_NODES = (*(_TESTS / room for room in ("controller", "election", "harness")), _TESTS.parent / "examples")
+PARTS = ("pure", "nodes", "clients")
 
 
 class NoBareRooms:
@@ -41,13 +46,34 @@ sys.meta_path.insert(0, NoBareRooms)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--part", choices=("pure", "rest"), help="tests that only compute, or the rest (tests/__main__.py)"
+        "--part", choices=PARTS, help="tests that only compute, that start nodes, or the rest (tests/__main__.py)"
     )
     parser.addoption("--fast", action="store_true", help="leave out slow tests, sample inputs (tests/sampling.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     sampling.fast = config.getoption("--fast")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the garbage collector from all that was collected: on busy cores it would stop nodes for a second."""
+    if session.config.getoption("--part") is not None:
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module of which every test belongs to another part."""
+    part = config.getoption("--part")
+    if part is None or collection_path.is_dir():
+        return None
+    of_nodes, may_be_pure = (_is_in(collection_path, folders) for folders in (_NODES, _PURE))
+    elsewhere = {
+        "pure": not may_be_pure,
+        "nodes": not of_nodes,
+        "clients": of_nodes or _SPARK in collection_path.parents,
+    }
+    return True if elsewhere[part] else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -58,13 +84,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.getoption("--part")
     if part is None:
         return
-    parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
-    for item in items:
-        is_slow = item.get_closest_marker("slow") is not None
-        is_pure = any(item.path.is_relative_to(room) for room in _PURE)
-        parts[item.path.is_relative_to(_SPARK) or (is_pure and not is_slow)].append(item)
-    config.hook.pytest_deselected(items=parts[part != "pure"])
-    items[:] = parts[part == "pure"]
+    config.hook.pytest_deselected(items=[item for item in items if _part(item) != part])
+    items[:] = [item for item in items if _part(item) == part]
+
+
+def _part(item: pytest.Item) -> str:
+    is_slow = item.get_closest_marker("slow") is not None
+    if item.path.is_relative_to(_SPARK) or (not is_slow and _is_in(item.path, _PURE)):
+        return "pure"
+    return "nodes" if _is_in(item.path, _NODES) else "clients"
+
+
+def _is_in(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,10 @@ def test_a_modules_own_tests_come_first() -> None:
     )
     assert by.tests(*f, 5.0) == [covering, own]
     assert by.tests(*f, 6.0) == ["specific", covering, own]
+    transcript = "tests/broker_stub/test_transcripts.py::test"
+    by.calls[transcript], by.seconds[transcript] = {f}, 1.0
+    assert by.tests(*f, 3.0) == [transcript, covering]
+    del by.calls[transcript]
     by.calls[own] = set()  # it reads a table of the module, say
     by.calls["specific"].add((f[0], ""))
     assert by.tests("broker_stub/log/segment.py", "", 9.0) == ["specific", covering, own]

@@ -36,6 +36,8 @@ _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
+#: what attributes mean by magic: the codec, since magic 1 the type of timestamps, too
+_LEGACY_ATTRIBUTES: Final = (0x07, 0x0F)
 _MAX_INT32: Final = 2**31 - 1
 
 
@@ -114,9 +116,10 @@ def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader | None:
         if rest < least:
             return None
         offset, length, crc, _, attributes = _LEGACY.unpack_from(data, at)
+        attributes &= _LEGACY_ATTRIBUTES[magic]
         timestamp = _TIMESTAMP.unpack_from(data, at + _LEGACY.size)[0] if magic else NO_TIMESTAMP
         header = BatchHeader(
-            offset, length, NO_LEADER_EPOCH, magic, crc, attributes & 0xFF, 0, timestamp, timestamp,
+            offset, length, NO_LEADER_EPOCH, magic, crc, attributes, 0, timestamp, timestamp,
             NO_PRODUCER, NO_PRODUCER, NO_PRODUCER, 1,
         )  # fmt: skip
     else:
@@ -140,7 +143,7 @@ def check_crc(batch: memoryview, header: BatchHeader) -> None:
     """``batch`` is exactly one. Raises CorruptRecord."""
     found = crc32c(batch[CRC_FROM:]) if header.magic == 2 else zlib.crc32(batch[_LEGACY_CRC_FROM:])
     if found != header.crc:
-        raise errors.CorruptRecord(f"wrong CRC: computed {found:08x}, stored {header.crc:08x}")
+        raise errors.WrongChecksum(f"wrong CRC: computed {found:08x}, stored {header.crc:08x}")
 
 
 def count_records(records: memoryview) -> int | None:

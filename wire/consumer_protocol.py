@@ -14,6 +14,7 @@ from typing import TypeVar
 import construct
 
 from kce.wire import errors
+from kce.wire.codec import REFUSALS, codec_for
 from kce.wire.primitives import BYTES, INT32, STRING, explain
 from kce.wire.schema import Struct, Versions, field, struct_for
 from kce.wire.schema import struct as table
@@ -106,6 +107,10 @@ def _encoded_version(cls: type[S], data: bytes | memoryview) -> int:
 
 
 def _parse(cls: type[S], data: bytes | memoryview, version: int, layout: int) -> S:
+    try:
+        return codec_for(cls, layout, False).decode(bytes(data), _VERSION.size)[0]  # type: ignore[no-any-return]
+    except REFUSALS:  # the Construct says what is wrong
+        pass
     stream = io.BytesIO(data)
     stream.seek(_VERSION.size)
     try:

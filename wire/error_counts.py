@@ -13,10 +13,11 @@ def error_counts(response: Message) -> Counter[int]:
     """Error code -> occurrences, NONE included: one for the response itself and one for each entry that has a code.
 
     A top-level code other than NONE counts for all entries. Codes below an entry with a code of its own do not count.
+    AddPartitionsToTxn has a top-level code from version 4 on.
     """
     entries = Counter(_entry_codes(response))
     top_level: int | None = getattr(response, "error_code", None)
-    if top_level is None:
+    if top_level is None or getattr(response, "results_by_topic_v3_and_below", None):
         return entries
     if top_level != ErrorCode.NONE:
         return Counter({top_level: entries.total() + 1})
@@ -33,6 +34,8 @@ def _entry_codes(struct: Struct) -> Iterator[int]:
             if not isinstance(entry, Struct):
                 break
             code = getattr(entry, "error_code", None)
+            if code is None:
+                code = getattr(entry, "partition_error_code", None)
             if code is None:
                 yield from _entry_codes(entry)
             else:

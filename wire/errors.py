@@ -11,6 +11,7 @@
         ├── LimitExceeded        a length or count is negative or exceeds the remaining bytes
         ├── InvalidValue         the bytes are invalid for the field's type
         └── CorruptRecord        the record batch is damaged, or not a record batch
+            └── WrongChecksum
 
 Any other exception from this package is a bug.
 """
@@ -75,6 +76,10 @@ class InvalidValue(DecodeError):
 
 class CorruptRecord(DecodeError):
     """A record batch is damaged: wrong checksum, wrong length, or it does not decompress."""
+
+
+class WrongChecksum(CorruptRecord):
+    """The checksum of a record batch, or of a message inside a compressed one, is wrong."""
 
 
 class ErrorCode(enum.IntEnum):

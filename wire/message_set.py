@@ -84,7 +84,7 @@ def _read(data: memoryview, *, check_crc: bool) -> tuple[Record, int, int]:
     """(the message, its magic, its attributes), of a whole message."""
     offset, _, crc, magic, attributes = _HEADER.unpack_from(data)
     if check_crc and (found := zlib.crc32(data[_CRC_FROM:])) != crc:
-        raise errors.CorruptRecord(f"wrong CRC-32: computed {found:08x}, stored {crc:08x}")
+        raise errors.WrongChecksum(f"wrong CRC-32: computed {found:08x}, stored {crc:08x}")
     at, timestamp = _HEADER.size, NO_TIMESTAMP
     if magic == 1:
         if len(data) < MIN_BYTES + _TIMESTAMP.size:
@@ -125,7 +125,9 @@ def write_messages(batch: RecordBatch) -> bytes:
             _written(r.offset, r.timestamp, r.key, r.value, batch.magic, log_append_time) for r in batch.records
         )
     base = batch.records[0].offset if batch.magic == 1 else 0
-    inner = b"".join(_written(r.offset - base, r.timestamp, r.key, r.value, batch.magic, 0) for r in batch.records)
+    inner = b"".join(
+        _written(r.offset - base, r.timestamp, r.key, r.value, batch.magic, log_append_time) for r in batch.records
+    )
     packed = compress(batch.codec, inner, magic=batch.magic)
     attributes = batch.codec | log_append_time
     return _written(batch.records[-1].offset, batch.max_timestamp, None, packed, batch.magic, attributes)
@@ -136,3 +138,11 @@ def _written(offset: int, timestamp: int, key: bytes | None, value: bytes | None
     for data in (key, value):
         body += _LENGTH.pack(-1) if data is None else _LENGTH.pack(len(data)) + data
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def placed_message(message: memoryview, offset: int, timestamp: int, timestamp_type: TimestampType) -> bytes:
+    """A message of magic 1 with another offset and timestamp; a compressed one has those of its last record."""
+    _, size, _, magic, attributes = _HEADER.unpack_from(message)
+    attributes = attributes & ~_LOG_APPEND_TIME | (_LOG_APPEND_TIME if timestamp_type else 0)
+    body = struct.pack(">bbq", magic, attributes, timestamp) + message[_HEADER.size + _TIMESTAMP.size :]
+    return struct.pack(">qiI", offset, size, zlib.crc32(body)) + body

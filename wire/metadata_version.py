@@ -104,6 +104,11 @@ class MetadataVersion:
         return self >= IBP_3_2_IV0
 
     @property
+    def record_version(self) -> int:
+        """The magic of the newest message format (rule B3.23)."""
+        return (self >= _IBP_0_10_0_IV0) + (self >= _IBP_0_11_0_IV0)
+
+    @property
     def supports_feature_versioning(self) -> bool:
         return self >= IBP_2_7_IV0
 
@@ -120,6 +125,8 @@ class MetadataVersion:
         return 4 if self >= MetadataVersion.parse("0.10.0-IV1") else 2
 
 
+_IBP_0_10_0_IV0: Final = MetadataVersion.parse("0.10.0-IV0")
+_IBP_0_11_0_IV0: Final = MetadataVersion.parse("0.11.0-IV0")
 IBP_2_7_IV0: Final = MetadataVersion.parse("2.7-IV0")
 IBP_2_7_IV1: Final = MetadataVersion.parse("2.7-IV1")
 IBP_2_7_IV2: Final = MetadataVersion.parse("2.7-IV2")

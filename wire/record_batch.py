@@ -6,12 +6,21 @@ Timestamps are relative to the base timestamp, offsets to the base offset; both 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 from crc32c import crc32c
 
 from kce.wire import errors
 from kce.wire.compression import compress, decompress
-from kce.wire.record import Codec, Record, RecordBatch, RecordHeader, TimestampType
+from kce.wire.record import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER,
+    Codec,
+    Record,
+    RecordBatch,
+    RecordHeader,
+    TimestampType,
+)
 
 #: base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id,
 #: producer epoch, base sequence, count
@@ -44,7 +53,7 @@ def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[Re
         producer_id, producer_epoch, base_sequence, count,
     ) = HEADER.unpack_from(data)  # fmt: skip
     if check_crc and (found := crc32c(data[_CRC_FROM:])) != crc:
-        raise errors.CorruptRecord(f"wrong CRC-32C: computed {found:08x}, stored {crc:08x}")
+        raise errors.WrongChecksum(f"wrong CRC-32C: computed {found:08x}, stored {crc:08x}")
     codec = codec_of(attributes)
     payload = memoryview(decompress(codec, data[HEADER.size :], max_bytes))
     if not 0 <= count <= len(payload) // _MIN_RECORD_BYTES:
@@ -86,11 +95,51 @@ def write_batch(batch: RecordBatch) -> bytes:
         | (_CONTROL if batch.is_control else 0)
         | (_DELETE_HORIZON if batch.has_delete_horizon else 0)
     )
-    header = HEADER.pack(
-        batch.base_offset, HEADER.size - OVERHEAD_BYTES + len(payload), batch.partition_leader_epoch, 2, 0, attributes,
-        batch.last_offset - batch.base_offset, batch.base_timestamp, batch.max_timestamp, batch.producer_id,
-        batch.producer_epoch, batch.base_sequence, len(batch.records),
+    return _sealed(
+        payload, batch.base_offset, batch.partition_leader_epoch, attributes, batch.last_offset - batch.base_offset,
+        batch.base_timestamp, batch.max_timestamp, batch.producer_id, batch.producer_epoch, batch.base_sequence,
+        len(batch.records),
     )  # fmt: skip
+
+
+def write_values(
+    values: Mapping[bytes, bytes | None],
+    timestamp: int,
+    codec: Codec = Codec.NONE,
+    *,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = NO_PRODUCER,
+    base_sequence: int = NO_PRODUCER,
+    is_transactional: bool = False,
+) -> bytes:
+    """A batch at offset 0 with a record for each key: as of ``write_batch``, without making the records.
+
+    Raises EncodeError.
+    """
+    if not values:
+        raise errors.EncodeError("a batch without records")
+    records = bytearray()
+    for i, (key, value) in enumerate(values.items()):
+        body = bytearray(2)  # no attributes, and the timestamp of the batch
+        body += varint(i)
+        _write_bytes(body, key)
+        _write_bytes(body, value)
+        body.append(0)  # no headers
+        records += varint(len(body))
+        records += body
+    attributes = codec | (_TRANSACTIONAL if is_transactional else 0)
+    try:
+        return _sealed(
+            compress(codec, bytes(records)), 0, NO_LEADER_EPOCH, attributes, len(values) - 1, timestamp, timestamp,
+            producer_id, producer_epoch, base_sequence, len(values),
+        )  # fmt: skip
+    except struct.error as e:
+        raise errors.EncodeError(f"a batch of {len(values)} records: {e}") from None
+
+
+def _sealed(payload: bytes, base_offset: int, leader_epoch: int, *rest: int) -> bytes:
+    """The batch with its length and its checksum. ``rest``: what follows the checksum in the header."""
+    header = HEADER.pack(base_offset, HEADER.size - OVERHEAD_BYTES + len(payload), leader_epoch, 2, 0, *rest)
     covered = header[_CRC_FROM:] + payload
     return header[: _CRC_FROM - 4] + struct.pack(">I", crc32c(covered)) + covered
 

@@ -9,6 +9,14 @@ class ConnectionLost(ConnectionError):
     """The peer closed the connection, or it broke."""
 
 
+class AuthenticationRefused(ConnectionLost):
+    """The peer closed the connection because it does not accept who we are. ``code``: what it answered."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class FramedConnection(Protocol):
     """A connection to another node that carries whole frames, without their length prefixes."""
 

@@ -25,12 +25,25 @@ RECOVERING: Final = 1
 #: ids of security protocols in UpdateMetadata (rule 13.20)
 SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
-
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LONGEST_TOPIC_NAME: Final = 249
+_TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{_LONGEST_TOPIC_NAME}}}")
 
 
 def is_valid_topic_name(name: str) -> bool:
     return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why it is no name of a topic, in Kafka's words; None if it is one."""
+    if is_valid_topic_name(name):
+        return None
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > _LONGEST_TOPIC_NAME:
+        return f"the length of '{name}' is longer than the max allowed length {_LONGEST_TOPIC_NAME}"
+    return f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
 
 
 class ElectionType(enum.Enum):

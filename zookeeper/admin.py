@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from kce.wire import ErrorCode
-from kce.wire.vocabulary import is_valid_topic_name
+from kce.wire.vocabulary import topic_name_problem
 from kce.zookeeper import znodes
 from kce.zookeeper.assignment import (
     InconsistentRacks,
@@ -25,7 +25,7 @@ from kce.zookeeper.assignment import (
 from kce.zookeeper.client import UNFENCED
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
-from kce.zookeeper.store import Create, NodeExists, NoNode, TooLarge, value
+from kce.zookeeper.store import Create, MultiFailed, NodeExists, NoNode, TooLarge, value
 
 #: Kafka's validation of the numbers of partitions overflows above it, and refuses the topic
 MAX_PARTITIONS: Final = 46_341
@@ -143,7 +143,7 @@ def place(
         )  # fmt: skip
     except ValueError as e:
         code = _PLACEMENT_ERRORS.get(type(e), ErrorCode.UNKNOWN_SERVER_ERROR)
-        raise AdminError(f"topic {topic} cannot be placed: {e}", code) from None
+        raise AdminError(str(e), code) from None
 
 
 async def check_new_topic(zk: KafkaZkClient, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
@@ -155,21 +155,24 @@ class TakenNames:
     """The names that a new topic must not have (rule 10.5): of topics, and of those that are being deleted."""
 
     def __init__(self, existing: Collection[str], deleting: Collection[str]) -> None:
-        self._taken = {*existing, *deleting}
+        self._existing, self._deleting = existing, deleting
         self._by_metric_name = {metric_name(topic): topic for topic in sorted(existing, reverse=True)}
 
     @classmethod
     async def read(cls, zk: KafkaZkClient) -> TakenNames:
-        return cls(await zk.get_topics(watch=False), await zk.get_topic_deletions())
+        existing, deleting = await zk.get_children_of([znodes.TOPICS, znodes.DELETE_TOPICS])
+        return cls(set(existing), set(deleting))
 
     def check(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
         """Raises AdminError."""
         check_topic_name(topic)
-        if topic in self._taken:
-            raise _already_exists(topic, ", or is being deleted")
+        if topic in self._deleting:
+            raise AdminError(f"Topic '{topic}' is marked for deletion.", ErrorCode.TOPIC_ALREADY_EXISTS)
+        if topic in self._existing:
+            raise _already_exists(topic)
         if (other := self._by_metric_name.get(metric_name(topic))) is not None:
             raise AdminError(
-                f"topic {topic} collides with {other}: both have the same metric names",
+                f"Topic '{topic}' collides with existing topics: {other}",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
         check_assignment(topic, assignment)
@@ -182,11 +185,9 @@ def metric_name(topic: str) -> str:
 
 def check_topic_name(topic: str) -> None:
     """Raises AdminError."""
-    if not is_valid_topic_name(topic):
-        raise AdminError(
-            f"{topic!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, except '.' and '..'",
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-        )
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise AdminError(f"Topic name is invalid: {problem}", ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
@@ -234,8 +235,20 @@ async def write_topic(
 async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
     """Write the configurations, even if empty, then the assignments (rule 10.7). Returns the errors by topic.
 
-    An existing topic with our new id was written by an attempt whose response was lost (1.52).
+    Both are written in one step where nothing is in the way.
     """
+    together = [[_config_creation(topic), _creation(topic)] for topic in topics]
+    in_steps = []
+    for topic, answer in zip(topics, await zk.store.multi(together), strict=True):
+        if isinstance(answer, MultiFailed):
+            if not isinstance(answer.error, (NoNode, NodeExists, TooLarge)):
+                raise answer.error
+            in_steps.append(topic)
+    return await _write_in_steps(zk, in_steps) if in_steps else {}
+
+
+async def _write_in_steps(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
+    """An existing topic with our new id was written by an attempt whose response was lost (1.52)."""
     refused = await _write_configs(zk, topics)
     written = [topic for topic in topics if topic.name not in refused]
     for topic, answer in zip(written, await zk.store.write([_creation(topic) for topic in written]), strict=True):
@@ -252,8 +265,7 @@ async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[st
 
 async def _write_configs(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
     refused = {}
-    nodes = [Create(znodes.topic_config_path(t.name), znodes.encode_config(t.config)) for t in topics]
-    for topic, answer in zip(topics, await zk.store.write(nodes), strict=True):
+    for topic, answer in zip(topics, await zk.store.write([_config_creation(t) for t in topics]), strict=True):
         try:
             if isinstance(answer, (NodeExists, NoNode)):  # left over; or the first of all
                 await zk.put_config("topics", topic.name, topic.config)
@@ -263,6 +275,10 @@ async def _write_configs(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[
             text = f"topic {topic.name}: the configuration is too large: {e}"
             refused[topic.name] = AdminError(text, ErrorCode.INVALID_CONFIG)
     return refused
+
+
+def _config_creation(topic: NewTopic) -> Create:
+    return Create(znodes.topic_config_path(topic.name), znodes.encode_config(topic.config))
 
 
 def _creation(topic: NewTopic) -> Create:
@@ -277,8 +293,8 @@ def _too_many_partitions(topic: str, count: int) -> AdminError:
     )
 
 
-def _already_exists(topic: str, alternative: str = "") -> AdminError:
-    return AdminError(f"topic {topic} already exists{alternative}", ErrorCode.TOPIC_ALREADY_EXISTS)
+def _already_exists(topic: str) -> AdminError:
+    return AdminError(f"Topic '{topic}' already exists.", ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 async def plan_partitions(
@@ -307,10 +323,12 @@ def planned_partitions(
     if any(replicas.is_being_reassigned for replicas in known.values()):
         raise AdminError(f"partitions of topic {topic} are being reassigned", ErrorCode.REASSIGNMENT_IN_PROGRESS)
     if found is None or not known:
-        raise AdminError(f"unknown topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if count <= len(known):
+        raise AdminError(f"The topic '{topic}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if count == len(known):
+        raise AdminError(f"Topic already has {count} partitions.", ErrorCode.INVALID_PARTITIONS)
+    if count < len(known):
         raise AdminError(
-            f"topic {topic} has {len(known)} partitions: the new number must be higher, not {count}",
+            f"Topic currently has {len(known)} partitions, which is higher than the requested {count}.",
             ErrorCode.INVALID_PARTITIONS,
         )
     if count > MAX_PARTITIONS:
@@ -381,14 +399,30 @@ async def delete_topic(zk: KafkaZkClient, topic: str) -> bool:
 
     Raises AdminError for an unknown topic.
     """
-    if topic not in await zk.get_topics(watch=False):
-        raise AdminError(f"unknown topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    await zk.ensure_paths([znodes.DELETE_TOPICS])
-    answer = (await zk.store.write([Create(znodes.delete_topic_path(topic))]))[0]
-    if isinstance(answer, NodeExists):
-        return False
-    value(answer)
-    return True
+    (answer,) = (await delete_topics(zk, [topic])).values()
+    if isinstance(answer, AdminError):
+        raise answer
+    return answer
+
+
+async def delete_topics(zk: KafkaZkClient, topics: Sequence[str]) -> dict[str, bool | AdminError]:
+    """``delete_topic`` for many; an AdminError in place."""
+    there = await zk.store.exists([znodes.topic_path(topic) for topic in topics])
+    marked = [topic for topic, stat in zip(topics, there, strict=True) if stat is not None]
+    found: dict[str, bool | AdminError] = {
+        topic: AdminError(f"The topic '{topic}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for topic in topics
+    }
+    markers = [Create(znodes.delete_topic_path(topic)) for topic in marked]
+    answers = await zk.store.write(markers)
+    if any(isinstance(answer, NoNode) for answer in answers):
+        await zk.ensure_paths([znodes.DELETE_TOPICS])
+        answers = await zk.store.write(markers)
+    for topic, answer in zip(marked, answers, strict=True):
+        found[topic] = not isinstance(answer, NodeExists)
+        if found[topic]:
+            value(answer)
+    return found
 
 
 async def describe_topics(zk: KafkaZkClient, topics: Sequence[str] | None = None) -> list[TopicDescription]:

@@ -59,12 +59,12 @@ def assign_replicas(
     InvalidPartitions, InvalidReplicationFactor, InconsistentRacks.
     """
     if partitions <= 0:
-        raise InvalidPartitions(f"the number of partitions must be above 0, not {partitions}")
+        raise InvalidPartitions("Number of partitions must be larger than 0.")
     if replication_factor <= 0:
-        raise InvalidReplicationFactor(f"the replication factor must be above 0, not {replication_factor}")
+        raise InvalidReplicationFactor("Replication factor must be larger than 0.")
     if replication_factor > len(brokers):
         raise InvalidReplicationFactor(
-            f"replication factor {replication_factor} is larger than the number of available brokers, {len(brokers)}"
+            f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}."
         )
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     usable_racks(brokers, RackAwareMode.ENFORCED)

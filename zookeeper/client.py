@@ -116,6 +116,11 @@ class ZkClient:
         answer = (await self.store.get_children([path], watch=watched))[0]
         return [] if isinstance(answer, NoNode) else value(answer)
 
+    async def get_children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """``get_children`` of each, without watches."""
+        answers = await self.store.get_children(paths)
+        return [[] if isinstance(answer, NoNode) else value(answer) for answer in answers]
+
     # writes
 
     async def fenced(self, ops: Sequence[Op], expected: EpochZkVersion) -> list[OpResult | StoreError]:
@@ -130,12 +135,29 @@ class ZkClient:
         try:
             return await self.store.write(ops, fence=Check(CONTROLLER_EPOCH, expected))
         except MultiFailed as e:
-            if isinstance(e.error, BadVersion):
-                raise ControllerMoved(f"{CONTROLLER_EPOCH} is no longer at version {expected}") from None
-            raise e.error from None
+            raise (_moved(expected) if isinstance(e.error, BadVersion) else e.error) from None
+
+    async def fenced_together(
+        self, groups: Sequence[Sequence[Op]], expected: EpochZkVersion
+    ) -> list[list[OpResult] | MultiFailed]:
+        """Like ``fenced``, but the operations of each group are done together or not at all; MultiFailed in place."""
+        fence: list[Op] = [] if expected == UNFENCED else [Check(CONTROLLER_EPOCH, expected)]
+        answers: list[list[OpResult] | MultiFailed] = []
+        for answer in await self.store.multi([[*fence, *group] for group in groups]):
+            if not isinstance(answer, MultiFailed):
+                answers.append(answer[len(fence) :])
+            elif answer.index < len(fence):
+                raise _moved(expected) if isinstance(answer.error, BadVersion) else answer.error
+            else:
+                answers.append(MultiFailed(answer.index - len(fence), answer.error))
+        return answers
 
     async def delete(self, paths: Sequence[str], expected: EpochZkVersion) -> None:
         """Delete nodes, fenced. Missing nodes are not an error."""
         for answer in await self.fenced([Delete(path) for path in paths], expected):
             if not isinstance(answer, NoNode):
                 value(answer)
+
+
+def _moved(expected: EpochZkVersion) -> ControllerMoved:
+    return ControllerMoved(f"{CONTROLLER_EPOCH} is no longer at version {expected}")

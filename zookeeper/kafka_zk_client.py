@@ -42,6 +42,9 @@ from kce.zookeeper.store import (
 
 log = logging.getLogger(__name__)
 
+#: so many topics are deleted in one step
+_TOPICS_AT_ONCE = 50
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
@@ -108,6 +111,17 @@ class KafkaZkClient(RegistrationClient):
         found = await self.get_one(path)
         return {} if found is None else zd.decode_config(path, found.data)
 
+    async def get_configs(self, kind: str) -> dict[str, dict[str, str]]:
+        """The configurations below ``/config/<kind>``, by name (rule 1.34). Raises BadZNode."""
+        names = await self.get_children(f"/config/{kind}")
+        paths = [zd.config_path(kind, name) for name in names]
+        found = dict(zip(names, await self.get_data(paths), strict=True))
+        return {
+            name: zd.decode_config(zd.config_path(kind, name), data.data)
+            for name, data in found.items()
+            if isinstance(data, NodeData)
+        }
+
     async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Write a configuration unconditionally, not fenced: that of a topic before its creation (rule 10.7)."""
         await self.set_or_create(zd.config_path(kind, name), zd.encode_config(config))
@@ -147,6 +161,10 @@ class KafkaZkClient(RegistrationClient):
             if not isinstance(answer.error, NoNode):
                 raise answer.error
             await self.ensure_paths([path])
+        await self.notify_config_change(kind, name)
+
+    async def notify_config_change(self, kind: str, name: str) -> None:
+        """Rule 1.35."""
         await self.ensure_paths([zd.CONFIG_CHANGES])
         change = Create(zd.CONFIG_CHANGE_PREFIX, zd.encode_config_change(kind, name), sequential=True)
         value((await self.store.write([change]))[0])
@@ -157,11 +175,28 @@ class KafkaZkClient(RegistrationClient):
     async def delete_topic_deletions(self, topics: Iterable[str], expected: EpochZkVersion) -> None:
         await self.delete([zd.delete_topic_path(t) for t in sorted(topics)], expected)
 
-    async def delete_topic_nodes(self, topic: str, expected: EpochZkVersion) -> None:
-        """Delete the topic's znode recursively, its configuration, then the deletion marker (rule 10.48)."""
-        await self._delete_recursive(zd.topic_path(topic), expected)
-        await self.delete([zd.topic_config_path(topic)], expected)
-        await self.delete([zd.delete_topic_path(topic)], expected)
+    async def delete_topic_nodes(self, topics: Sequence[str], expected: EpochZkVersion) -> None:
+        """Delete each topic's znode recursively, its configuration, and the deletion marker (rule 10.48).
+
+        The last three go together, so that nothing is left over; if one is missing, in that order.
+        """
+        levels = await self._levels_below([zd.topic_path(topic) for topic in topics])
+        below = [Delete(path) for level in reversed(levels[1:]) for path in level]
+        for answer in await self.fenced(below, expected):
+            if not isinstance(answer, (NoNode, NotEmpty)):
+                value(answer)
+        last = [(zd.topic_path(topic), zd.topic_config_path(topic), zd.delete_topic_path(topic)) for topic in topics]
+        for begin in range(0, len(last), _TOPICS_AT_ONCE):
+            some = last[begin : begin + _TOPICS_AT_ONCE]
+            (together,) = await self.fenced_together([[Delete(path) for paths in some for path in paths]], expected)
+            if not isinstance(together, MultiFailed):
+                continue
+            if not isinstance(together.error, (NoNode, NotEmpty)):
+                raise together.error
+            for topic, config, marker in some:
+                await self._delete_recursive(topic, expected)
+                await self.delete([config], expected)
+                await self.delete([marker], expected)
 
     async def existing_partitions(self, topic: str) -> set[int]:
         names = await self.get_children(zd.partitions_path(topic))
@@ -182,11 +217,28 @@ class KafkaZkClient(RegistrationClient):
     async def create_partition_states(
         self, states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
-        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success."""
-        await self.fenced([Create(zd.partitions_path(t)) for t in dict.fromkeys(tp.topic for tp in states)], expected)
-        await self.fenced([Create(zd.partition_path(tp)) for tp in states], expected)
-        ops = [Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()]
-        answers = await self.fenced(ops, expected)
+        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success.
+
+        The passes are sent together, and parents only of new topics: an operation that fails lets those sent with it
+        be repeated one by one.
+        """
+        new = dict.fromkeys(tp.topic for tp in states if tp.partition == 0)
+        answers = await self._create_partition_states(new, states, expected)
+        orphans = {tp: states[tp] for tp, answer in answers.items() if isinstance(answer, NoNode)}
+        if orphans:
+            parents = dict.fromkeys(tp.topic for tp in orphans)
+            answers |= await self._create_partition_states(parents, orphans, expected)
+        return answers
+
+    async def _create_partition_states(
+        self, parents: Iterable[str], states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
+    ) -> dict[TopicPartition, StoreError | None]:
+        ops = [
+            *(Create(zd.partitions_path(topic)) for topic in parents),
+            *(Create(zd.partition_path(tp)) for tp in states),
+            *(Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()),
+        ]
+        answers = (await self.fenced(ops, expected))[-len(states) :]
         return {tp: a if isinstance(a, StoreError) else None for tp, a in zip(states, answers, strict=True)}
 
     async def update_leader_and_isr(
@@ -252,9 +304,23 @@ class KafkaZkClient(RegistrationClient):
 
     # deletion
 
+    async def delete_path(self, path: str) -> None:
+        """Delete a node and what is below it, not fenced."""
+        await self._delete_recursive(path, UNFENCED)
+
     async def _delete_recursive(self, path: str, expected: EpochZkVersion) -> None:
         """Delete children first, each delete fenced (rule 1.55)."""
-        levels = [[zd.absolute(path)]]
+        for level in reversed(await self._levels_below([zd.absolute(path)])):
+            for answer in await self.fenced([Delete(p) for p in level], expected):
+                if isinstance(answer, NotEmpty):  # a child was created meanwhile: retry
+                    return await self._delete_recursive(path, expected)
+                if not isinstance(answer, NoNode):
+                    value(answer)
+        return None
+
+    async def _levels_below(self, paths: list[str]) -> list[list[str]]:
+        """``paths``, their children, the children of those, and so on."""
+        levels = [paths]
         while levels[-1]:
             below = await self.store.get_children(levels[-1])
             levels.append(
@@ -265,13 +331,7 @@ class KafkaZkClient(RegistrationClient):
                     for name in names
                 ]
             )
-        for level in reversed(levels):
-            for answer in await self.fenced([Delete(p) for p in level], expected):
-                if isinstance(answer, NotEmpty):  # a child was created meanwhile: retry
-                    return await self._delete_recursive(path, expected)
-                if not isinstance(answer, NoNode):
-                    value(answer)
-        return None
+        return levels
 
 
 __all__ = ["UNFENCED", "KafkaZkClient", "UpdateResult"]

@@ -1,6 +1,6 @@
 """Typed operations on the znodes of ACLs and delegation tokens (rules 1.44, 1.45).
 
-No controller reads them. They are for the security of brokers: the authorizer, and the handlers of delegation tokens.
+No controller reads them. They are for brokers: the authorizer, and the handlers of delegation tokens.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class ResourcePattern(NamedTuple):
         return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(self.type)).upper()
 
 
+_TYPES_IN_JSON = {ResourcePattern(kind, "").type_in_json: kind for kind in RESOURCE_TYPES}
+
+
 class AccessControlEntry(NamedTuple):
     """An entry as Kafka writes it: ("User:alice", "*", "Read", "Allow")."""
 
@@ -133,6 +136,22 @@ def encode_acl_change(resource: ResourcePattern) -> bytes:
             "patternType": resource.pattern.value,
         }
     )
+
+
+def decode_acl_change(pattern: PatternType, data: bytes) -> ResourcePattern:
+    """``pattern``: whose notification it is. Raises BadZNode."""
+    try:
+        if pattern is PatternType.LITERAL:
+            kind, name = data.decode().split(":", 1)
+            kind, pattern = kind.upper(), PatternType.LITERAL
+        else:
+            obj = orjson.loads(data)
+            if obj["version"] > 1:
+                raise BadZNode(f"unknown version {obj['version']}")
+            kind, name, pattern = obj["resourceType"].upper(), obj["name"], PatternType(obj["patternType"])
+        return ResourcePattern(_TYPES_IN_JSON[kind], name, pattern)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise BadZNode(f"malformed change of ACLs: {e!r} in {data[:200]!r}") from None
 
 
 def encode_token(token: TokenInformation) -> bytes:

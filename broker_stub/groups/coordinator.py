@@ -14,11 +14,12 @@ from typing import Final, NamedTuple, TypeAlias
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.groups.group import CONSUMER, Group, GroupState
 from kce.broker_stub.groups.joining import Join, Joining, member_error
-from kce.broker_stub.groups.manager import GroupManager, Offsets, Producer
+from kce.broker_stub.groups.manager import COMMIT_ERRORS, GroupManager, Offsets, Producer
 from kce.broker_stub.groups.member import NO_MEMBER, JoinResult, OnJoin, OnSync, SyncResult
 from kce.broker_stub.groups.rebalancing import Rebalancing
 from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.purgatory import Timer
 from kce.wire import (
     DescribedGroupMember,
@@ -63,6 +64,10 @@ class FetchedOffset(NamedTuple):
 
     committed: CommittedOffset | None
     error: ErrorCode = ErrorCode.NONE
+
+
+#: of a partition; then calls back with what became of it
+Verify: TypeAlias = Callable[[TopicPartition, Callable[[ErrorCode, VerificationGuard | None], None]], None]
 
 
 class GroupCoordinator:
@@ -242,6 +247,32 @@ class GroupCoordinator:
         if producer is None and member is not None and group.state is not GroupState.EMPTY:
             self.rebalancing.restart_timer(group, member)
         self.manager.store_offsets(group, offsets, on_committed, producer)
+
+    def verify_and_commit(
+        self,
+        group_id: str,
+        committer: Committer,
+        offsets: Offsets,
+        on_committed: Callable[[Codes], None],
+        producer: Producer,
+        verify: Verify,
+    ) -> None:
+        """Section 7b, once the transaction is known to contain the group's partition (rule G7.18)."""
+        error = self._refusal(group_id)
+        if error is not None:
+            on_committed(dict.fromkeys(offsets, error))
+            return
+        group = self.manager.get_or_create(group_id)
+
+        def verified(code: ErrorCode, guard: VerificationGuard | None) -> None:
+            if code is ErrorCode.NONE and group.is_dead:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if code is ErrorCode.NONE:
+                self.commit(group_id, committer, offsets, on_committed, Producer(producer.id, producer.epoch, guard))
+            else:
+                on_committed(dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code)))
+
+        verify(TopicPartition(GROUP_METADATA_TOPIC, self.manager.partition_of(group_id)), verified)
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False

@@ -6,12 +6,12 @@ Loads, unloads and cleanups happen one after the other, in the task of ``run``.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import trio
 
+from kce.broker_stub.background_work import BackgroundWork, LoadTimes, fold
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.groups.group import Group, GroupState, IllegalState
@@ -28,10 +28,11 @@ from kce.broker_stub.groups.records import (
 )
 from kce.broker_stub.groups.storage import OffsetsLog
 from kce.broker_stub.internal_topics import partition_for
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode, WireError
 from kce.wire.metadata_version import MetadataVersion
-from kce.wire.record import NO_PRODUCER, Record, RecordBatch
-from kce.wire.records import write_records
+from kce.wire.record import NO_PRODUCER
+from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -58,18 +59,17 @@ GROUP_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
 }
-#: a load gives others a turn after so many records
-_RECORDS_AT_ONCE: Final = 256
 
 
 class Producer:
-    """Whose transaction a commit belongs to."""
+    """Whose transaction a commit belongs to. ``guard``: of its verification, if there was one."""
 
-    __slots__ = ("epoch", "id")
+    __slots__ = ("epoch", "guard", "id")
 
-    def __init__(self, producer_id: int, epoch: int) -> None:
+    def __init__(self, producer_id: int, epoch: int, guard: VerificationGuard | None = None) -> None:
         self.id = producer_id
         self.epoch = epoch
+        self.guard = guard
 
 
 class GroupManager:
@@ -96,8 +96,8 @@ class GroupManager:
         self._loading: set[int] = set()
         #: highest leader epoch seen, by partition (rule G9.21)
         self._epochs: dict[int, int] = {}
-        self._work: deque[Callable[[], Awaitable[None]]] = deque()
-        self._work_came = trio.Event()
+        self._work = BackgroundWork(log)
+        self.load_times = LoadTimes(now_ms)
 
     # which groups there are
 
@@ -113,6 +113,11 @@ class GroupManager:
     @property
     def is_loading(self) -> bool:
         return bool(self._loading)
+
+    @property
+    def loaded(self) -> Mapping[int, int]:
+        """The partitions whose groups are loaded, with the latest leader epoch."""
+        return {number: self._epochs[number] for number in self._owned - self._loading}
 
     def does_not_exist(self, group_id: str) -> bool:
         """Whether that is known for certain (rule G7.31)."""
@@ -132,22 +137,11 @@ class GroupManager:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._clean_up_regularly)
-            while True:
-                while self._work:
-                    try:
-                        await self._work.popleft()()
-                    except Exception:  # what comes next is not concerned (rule G9.19)
-                        log.exception("work on groups was abandoned")
-                self._work_came = trio.Event()
-                await self._work_came.wait()
-
-    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._work.append(work)
-        self._work_came.set()
+            await self._work.run()
 
     async def _clean_up_regularly(self) -> None:
         while True:
-            self._later(self._clean_up)
+            self._work.later(self._clean_up)
             await trio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
 
     async def _clean_up(self) -> None:
@@ -155,11 +149,12 @@ class GroupManager:
 
     def load(self, partition: int, leader_epoch: int) -> None:
         """This broker leads the partition now (rule G13.1)."""
+        started_ms = self.now_ms()
 
         async def work() -> None:
-            await self._load(partition, leader_epoch)
+            await self._load(partition, leader_epoch, started_ms)
 
-        self._later(work)
+        self._work.later(work)
 
     def unload(self, partition: int, leader_epoch: int | None) -> None:
         """This broker does not lead the partition any more (rules G13.2, G13.4)."""
@@ -167,7 +162,7 @@ class GroupManager:
         async def work() -> None:
             self._unload(partition, leader_epoch)
 
-        self._later(work)
+        self._work.later(work)
 
     def transaction_ended(self, producer_id: int, partitions: Iterable[int], *, committed: bool) -> None:
         """The marker is in the log of these partitions (rule G7.21)."""
@@ -178,7 +173,7 @@ class GroupManager:
                 if self.partition_of(group.group_id) in ended and not group.is_dead:
                     group.offsets.transaction_ended(producer_id, committed=committed)
 
-        self._later(work)
+        self._work.later(work)
 
     def _is_current(self, partition: int, leader_epoch: int | None) -> bool:
         """Rule G9.21."""
@@ -191,20 +186,15 @@ class GroupManager:
         self._epochs[partition] = leader_epoch
         return True
 
-    async def _load(self, partition: int, leader_epoch: int) -> None:
+    async def _load(self, partition: int, leader_epoch: int, started_ms: int) -> None:
         """Rules G9.14 to G9.19."""
         if not self._is_current(partition, leader_epoch) or partition in self._owned | self._loading:
             return
         self._loading.add(partition)
-        fold, since_pause = Fold(), 0
+        found = Fold()
         try:
-            for batch in self._log.read(partition):
-                fold.add(batch)
-                since_pause += len(batch.records)
-                if since_pause >= _RECORDS_AT_ONCE:
-                    since_pause = 0
-                    await trio.lowlevel.checkpoint()
-            for group in fold.groups(self.now_ms):
+            await fold(self._log.read(partition), found.add)
+            for group in found.groups(self.now_ms):
                 if group.group_id not in self.groups:
                     self.groups[group.group_id] = group
                     self.on_loaded(group)
@@ -213,6 +203,7 @@ class GroupManager:
         finally:
             self._owned.add(partition)
             self._loading.discard(partition)
+            self.load_times.add(started_ms)
         log.info("loaded partition %d of groups in leader epoch %d", partition, leader_epoch)
 
     def _unload(self, partition: int, leader_epoch: int | None) -> None:
@@ -281,10 +272,12 @@ class GroupManager:
             group.offsets.prepare(fitting)
         else:
             group.offsets.prepare_in_transaction(producer.id, fitting)
-        self._log.append(partition, records, appended)
+        self._log.append(partition, records, appended, None if producer is None else producer.guard)
 
     def fits(self, metadata: str) -> bool:
-        """Rule G7.9."""
+        """Rule G7.9: Java's length, at most two for a character."""
+        if 2 * len(metadata) <= self._config.offset_metadata_max_bytes:
+            return True
         return len(metadata.encode("utf-16-be", "surrogatepass")) // 2 <= self._config.offset_metadata_max_bytes
 
     def _batch(
@@ -294,20 +287,13 @@ class GroupManager:
         base_sequence: int = NO_PRODUCER,
     ) -> bytes:
         """Rules G9.10, G9.12."""
-        now = self.now_ms()
-        records = (
-            Record(offset=i, timestamp=now, key=key, value=value) for i, (key, value) in enumerate(values.items())
-        )
-        return write_records(
-            RecordBatch.of(
-                *records,
-                codec=self._config.offsets_topic_compression_codec,
-                producer_id=NO_PRODUCER if producer is None else producer.id,
-                producer_epoch=NO_PRODUCER if producer is None else producer.epoch,
-                base_sequence=base_sequence,
-                is_transactional=producer is not None,
-            )
-        )
+        codec = self._config.offsets_topic_compression_codec
+        if producer is None:
+            return write_values(values, self.now_ms(), codec, base_sequence=base_sequence)
+        return write_values(
+            values, self.now_ms(), codec, producer_id=producer.id, producer_epoch=producer.epoch,
+            base_sequence=base_sequence, is_transactional=True,
+        )  # fmt: skip
 
     # what is removed
 

@@ -203,7 +203,6 @@ class Rebalancing:
             else:
                 group.answer_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR))
             self.heartbeats.check_and_complete((group.group_id, member.member_id))
-        self.joins.check_and_complete(group.group_id)
         self.drop_sync_deadline(group)
 
 
@@ -221,12 +220,14 @@ def current_result(group: Group, member_id: str, *, with_members: bool, skip_ass
 
 
 class _GroupOperation(DelayedOperation):
-    """A timeout of 0 expires soon, not in the call that begins to wait (rule G12.2)."""
+    """A timeout of 0 passes soon, not in the call that begins to wait (rule G12.2)."""
 
     __slots__ = ("_rebalancing", "group")
 
+    expires_at_once = False
+
     def __init__(self, rebalancing: Rebalancing, group: Group, delay_ms: float) -> None:
-        super().__init__(max(delay_ms, 1))
+        super().__init__(delay_ms)
         self._rebalancing = rebalancing
         self.group = group
 

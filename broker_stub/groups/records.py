@@ -5,10 +5,10 @@ Each begins with an int16: of a key it is the type of the record, of a value its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
+from kce.wire.codegen import maker
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.primitives import BYTES, INT32, INT64, STRING
 from kce.wire.schema import Struct, field
@@ -52,6 +52,10 @@ class OffsetCommitValue(Struct):
     expire_timestamp: int = field(INT64, "1", default=NO_TIMESTAMP, ignorable=True)
 
 
+_make_key: Final = maker(OffsetCommitKey)
+_make_value: Final = maker(OffsetCommitValue)
+
+
 @table
 class MemberMetadataValue(Struct):
     member_id: str = field(STRING, "0+")
@@ -89,8 +93,7 @@ class UnknownKey(NamedTuple):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """What a consumer committed for one partition. ``expire_timestamp`` is set only by old clients (rule G7.15)."""
 
     offset: int
@@ -102,7 +105,7 @@ class CommittedOffset:
 
 def offset_key(group: str, partition: TopicPartition) -> bytes:
     """Raises EncodeError."""
-    return encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
+    return encode(_make_key(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
 
 
 def group_key(group: str) -> bytes:
@@ -127,7 +130,7 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
     version = 2 if ibp < _IBP_2_1_IV1 else 3
     if expires is not None or ibp < _IBP_2_1_IV0:
         version = _EXPIRING
-    value = OffsetCommitValue(
+    value = _make_value(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,

@@ -8,6 +8,7 @@ from typing import Protocol
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.internal_log import InternalTopicLog, OnAppended
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
 from kce.wire.record import RecordBatch
 
@@ -18,8 +19,13 @@ class OffsetsLog(Protocol):
     def is_online(self, partition: int) -> bool:
         """Whether there is a log of it here."""
 
-    def append(self, partition: int, records: bytes, on_appended: OnAppended) -> None:
-        """``on_appended`` is called when the required replicas have it, before this returns or later."""
+    def append(
+        self, partition: int, records: bytes, on_appended: OnAppended, guard: VerificationGuard | None = None
+    ) -> None:
+        """``on_appended`` is called when the required replicas have it, before this returns or later.
+
+        ``guard``: of the transaction that begins with them in the partition, if any (rule T10.14).
+        """
 
     def append_without_waiting(self, partition: int, records: bytes) -> None:
         """Raises ApiException."""
@@ -35,8 +41,8 @@ class ReplicatedOffsetsLog(InternalTopicLog):
         super().__init__(GROUP_METADATA_TOPIC, config.offsets_load_buffer_size, data_plane, hosted)
         self._config = config
 
-    def append(self, partition: int, records: bytes, on_appended: OnAppended) -> None:
-        config = self._config
-        self.append_and_wait(
-            partition, records, config.offsets_commit_required_acks, config.offsets_commit_timeout_ms, on_appended
-        )
+    def append(
+        self, partition: int, records: bytes, on_appended: OnAppended, guard: VerificationGuard | None = None
+    ) -> None:
+        acks, timeout_ms = self._config.offsets_commit_required_acks, self._config.offsets_commit_timeout_ms
+        self.append_and_wait(partition, records, acks, timeout_ms, on_appended, guard)

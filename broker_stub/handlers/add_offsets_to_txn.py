@@ -8,6 +8,7 @@ from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.transactions import check_supported, known_to
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, ErrorCode
 from kce.wire.vocabulary import TopicPartition
 
@@ -17,6 +18,9 @@ _FENCED_SINCE: Final = 2
 def handle(request: Request, message: AddOffsetsToTxnRequest, services: Services) -> None:
     """The partition of the group joins the transaction; it need not exist. Raises Refused."""
     check_supported(services)
+    context, authorization = request.context, services.authorization
+    authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id)
+    authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
 
     def respond(code: ErrorCode) -> None:
         code = known_to(code, request.context.header.api_version, _FENCED_SINCE)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
+from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.transactions import check_supported, known_to
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -31,6 +33,8 @@ def handle(request: Request, message: AddPartitionsToTxnRequest, services: Servi
     check_supported(services)
     version = request.context.header.api_version
     is_client = version < _FIRST_VERSION_OF_BROKERS
+    if not is_client:
+        services.authorization.check_cluster(request.context, Operation.CLUSTER_ACTION)
     transactions = (_of_client(message),) if is_client else message.transactions
     results: list[AddPartitionsToTxnResult] = []
 
@@ -48,7 +52,8 @@ def handle(request: Request, message: AddPartitionsToTxnRequest, services: Servi
     if not transactions:  # rule T5.5
         respond_to(request, response)
     for transaction in transactions:
-        _ask(transaction, answered, services, is_client=is_client)
+        denied = _denied(transaction, request.context, services.authorization) if is_client else ()
+        _ask(transaction, answered, denied, services, is_client=is_client)
 
 
 def _of_client(message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
@@ -65,13 +70,27 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartitio
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
+def _denied(
+    transaction: AddPartitionsToTxnTransaction, context: RequestContext, authorization: Authorization
+) -> Container[str]:
+    """The topics that the client may not write. Raises Refused if the transaction is not its own."""
+    authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
+    topics = (topic.name for topic in transaction.topics if topic.name not in INTERNAL_TOPICS)
+    return authorization.denied_topics(context, Operation.WRITE, topics)
+
+
 def _ask(
-    transaction: AddPartitionsToTxnTransaction, answered: _Answered, services: Services, *, is_client: bool
+    transaction: AddPartitionsToTxnTransaction,
+    answered: _Answered,
+    denied: Container[str],
+    services: Services,
+    *,
+    is_client: bool,
 ) -> None:
     partitions = _partitions(transaction.topics)
     refused = {}
     for partition in partitions:
-        if is_client and partition.topic in INTERNAL_TOPICS:  # rule T1.5
+        if is_client and (partition.topic in INTERNAL_TOPICS or partition.topic in denied):  # rule T1.5
             refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif services.metadata_cache.snapshot.partition(partition) is None:
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,17 +1,44 @@
-"""Shared by the handlers that change topics: waiting for the metadata cache."""
+"""Shared by the handlers that change topics: their quota, and waiting for the metadata cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import trio
 
-from kce.broker_stub.handlers.base import Services
+from kce.broker_stub.handlers.base import Services, answering_later
 from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.quotas.mutations import MutationQuota
+from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire.vocabulary import NO_LEADER, TopicPartition
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
+
+def answering_mutations(
+    respond: Callable[[Any, RequestContext, Services, MutationQuota], Awaitable[Any]], *, strict_from: int
+) -> Callable[[Request, Any, Services], None]:
+    """Make a handler, like ``answering_later``, of a request that creates or deletes partitions (rule 10.11).
+
+    ``strict_from``: the first version with THROTTLING_QUOTA_EXCEEDED.
+    """
+
+    def handle(request: Request, message: Any, services: Services) -> None:
+        quota = services.quotas.mutations(request.context, strict=request.context.api_version >= strict_from)
+
+        async def answer(message: Any, context: RequestContext, services: Services) -> Any:
+            response = await respond(message, context, services, quota)
+            ms = quota.throttle_time_ms
+            if ms:
+                services.quotas.throttle_mutations(request, ms)
+                return replace(response, throttle_time_ms=ms)
+            return response
+
+        answering_later(answer)(request, message, services)
+
+    return handle
 
 
 async def wait_for(services: Services, timeout_ms: int, holds: Callable[[MetadataSnapshot], bool]) -> None:

@@ -10,16 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from kce.broker_stub import broker_loggers
 from kce.broker_stub.config_operations import Change, OpType, changed_broker_config, changed_topic_config
-from kce.broker_stub.errors import ApiException, InvalidRequest, UnknownTopicOrPartition
+from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
-from kce.broker_stub.handlers.describe_configs import BROKER, TOPIC
+from kce.broker_stub.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC, broker_settings, denied_config
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import AlterConfigsRequest, AlterConfigsResponse, ErrorCode
 from kce.wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
 log = logging.getLogger(__name__)
+
+_NAMES: Final = {TOPIC: "TOPIC", BROKER: "BROKER", BROKER_LOGGER: "BROKER_LOGGER"}
+_ONLY_FOR: Final = "AlterConfigs is only supported for topics and brokers, but resource type is "
 
 
 R = TypeVar("R")
@@ -59,6 +64,7 @@ def errors(resources: Iterable[_RequestResource], error: ErrorCode) -> Iterator[
 
 async def alter_all(
     changes_by_resource: Sequence[tuple[Resource, Sequence[Change]]],
+    context: RequestContext,
     services: Services,
     *,
     validate_only: bool,
@@ -70,10 +76,16 @@ async def alter_all(
     for resource, changes in changes_by_resource:
         try:
             if counts[resource] > 1:
-                results[resource] = ErrorCode.INVALID_REQUEST, f"{resource.name!r} appears twice"
+                results[resource] = ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                continue
+            denied = denied_config(resource.type, resource.name, Operation.ALTER_CONFIGS, context, services)
+            if denied is not None:
+                results[resource] = denied, None
                 continue
             await _alter(resource, changes, services, validate_only=validate_only, replace=replace)
             results[resource] = ErrorCode.NONE, None
+        except InvalidConfig as e:
+            results[resource] = e.code, _with_resource(resource, str(e))
         except ApiException as e:
             results[resource] = e.code, str(e)
         except Exception as e:  # the other resources still get their results
@@ -86,12 +98,19 @@ async def _alter(
     resource: Resource, changes: Sequence[Change], services: Services, *, validate_only: bool, replace: bool
 ) -> None:
     """Read, change and store, without a version check, like Kafka. Raises ApiException."""
+    if resource.type == BROKER_LOGGER:
+        if replace:
+            raise InvalidRequest(f"{_ONLY_FOR}{_NAMES[resource.type]}")
+        _check_broker(resource, services)
+        broker_loggers.change(changes, validate_only=validate_only)
+        return
     kind, entity = _entity(resource, services)
     now = {} if replace else await services.admin.config(kind, entity)
     if kind == "topics":
         changed = changed_topic_config(now, changes)
     else:
-        changed = changed_broker_config(now, changes, for_all_brokers=entity == DEFAULT_ENTITY)
+        broker = await broker_settings(services)
+        changed = changed_broker_config(now, changes, broker, for_all_brokers=entity == DEFAULT_ENTITY)
     if not validate_only:
         await services.admin.change_config(kind, entity, changed)
 
@@ -100,16 +119,32 @@ def _entity(resource: Resource, services: Services) -> tuple[str, str]:
     """Kind and name of the resource in the store. Raises ApiException."""
     if resource.type == TOPIC:
         if not resource.name:
-            raise InvalidRequest("the topic needs a name")
+            raise InvalidRequest("Default topic resources are not allowed.")
         if resource.name not in services.metadata_cache.snapshot.topics:
-            raise UnknownTopicOrPartition(f"topic {resource.name} does not exist")
+            raise UnknownTopicOrPartition(f"The topic '{resource.name}' does not exist.")
         return "topics", resource.name
     if resource.type == BROKER:
-        own = str(services.config.broker_id)
-        if resource.name not in ("", own):
-            raise InvalidRequest(f"this is broker {own}: it cannot change the settings of {resource.name!r}")
+        if resource.name:
+            _check_broker(resource, services)
         return "brokers", resource.name or DEFAULT_ENTITY
-    raise InvalidRequest(f"resource type {resource.type} is not supported")
+    raise InvalidRequest(f"{_ONLY_FOR}{resource.type}")
+
+
+def _check_broker(resource: Resource, services: Services) -> None:
+    """Raises InvalidRequest."""
+    own = str(services.config.broker_id)
+    if not resource.name.removeprefix("-").isdecimal():
+        raise InvalidRequest(f"Broker id must be an integer, but it is: {resource.name}")
+    if resource.name != own:
+        raise InvalidRequest(f"Unexpected broker id, expected {own}, but received {resource.name}")
+
+
+def _with_resource(resource: Resource, text: str) -> str:
+    """Kafka names the resource in what it says about a value."""
+    if not text.startswith("Invalid value"):
+        return text
+    named = f"ConfigResource(type={_NAMES[resource.type]}, name='{resource.name}')"
+    return f"Invalid config value for resource {named}: {text}"
 
 
 async def respond(message: AlterConfigsRequest, context: RequestContext, services: Services) -> AlterConfigsResponse:
@@ -120,7 +155,7 @@ async def respond(message: AlterConfigsRequest, context: RequestContext, service
         )
         for resource in message.resources
     ]
-    results = await alter_all(changes, services, validate_only=message.validate_only, replace=True)
+    results = await alter_all(changes, context, services, validate_only=message.validate_only, replace=True)
     return AlterConfigsResponse(responses=entries(ResourceResponse, results))
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -56,4 +57,4 @@ def error_response(
     return _response(dict.fromkeys(_wanted(message), error))
 
 
-HANDLER: Final = Handler(AlterReplicaLogDirsRequest, answering(respond), error_response)
+HANDLER: Final = Handler(AlterReplicaLogDirsRequest, answering(respond), error_response, needs=Operation.ALTER)

@@ -27,6 +27,9 @@ def handle(request: Request, message: ApiVersionsRequest, services: Services) ->
                 request.respond(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
                 return
             connection.client_software_name, connection.client_software_version = software
+    if request.charge():
+        request.respond(services.served_apis.response())
+        return
     request.respond_encoded(services.served_apis.encoded_response(version), ErrorCode.NONE)
 
 

@@ -7,25 +7,27 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-import trio
-
 from kce import wire
-from kce.broker_stub.client_quotas import ControllerMutationQuotas, MutationQuota
+from kce.broker_stub.authorization import NO_AUTHORIZATION, Authorization
+from kce.broker_stub.auto_topic_creation import AutoTopicCreation
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.handlers.served_apis import ServedApis
-from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import AdminPort, ControllerPort
 from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.log_dir_moves import LogDirMoves
 from kce.broker_stub.replication.throttle import ReplicationQuota
+from kce.broker_stub.security.operations import Operation
+from kce.broker_stub.security.tokens import DelegationTokenManager
 from kce.broker_stub.transactions.coordinator import TransactionCoordinator
+from kce.broker_stub.transactions.verification import TransactionVerification
 from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
@@ -52,28 +54,26 @@ class Services:
     admin: AdminPort
     broker_epoch: Callable[[], int]
     producer_ids: ProducerIdManager
-    mutation_quotas: ControllerMutationQuotas
+    quotas: ClientQuotas
     data_plane: DataPlane
     log_dir_moves: LogDirMoves
     #: of what followers fetch here
     leader_quota: ReplicationQuota
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    internal_topics: InternalTopicCreator
+    verification: TransactionVerification
+    topic_creation: AutoTopicCreation
     #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    authorization: Authorization = NO_AUTHORIZATION
+    #: None without `delegation.token.secret.key`
+    tokens: DelegationTokenManager | None = None
     #: fetches the settings of topics before their logs are created; None if not needed
     prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
         """Rule 9.5: -1 is never stale, nor is a newer epoch, which the controller may know first."""
         return epoch != -1 and epoch < self.broker_epoch()
-
-    def mutation_quota(self, context: RequestContext, *, strict_from: int) -> MutationQuota:
-        """The quota of a request that creates or deletes partitions (rule 10.11)."""
-        header = context.header
-        strict = header.api_version >= strict_from
-        return self.mutation_quotas.of_request(header.client_id, trio.current_time(), strict=strict)
 
 
 def logged(respond: Callable[[Any, RequestContext, Services], Any]) -> Callable[[Any, RequestContext, Services], Any]:
@@ -111,6 +111,8 @@ class Handler(Generic[R]):
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
     #: raises wire.TooManyElements for more elements than the second argument
     decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]] = wire.decode_request
+    #: on the cluster, for the whole request; whoever may not gets the error response, and is not handled
+    needs: Operation | None = None
 
     @property
     def api_key(self) -> int:
@@ -150,12 +152,17 @@ class Answer(NamedTuple):
     errors: Mapping[int, int] | None = None
 
 
+#: makes an answer that needs something which takes time
+Later = Callable[[], Awaitable[Answer]]
+
+
 def answering_in_steps(
-    respond: Callable[[R, RequestContext, Services], Steps[Answer]],
+    respond: Callable[[R, RequestContext, Services], Steps[Answer | Later]],
 ) -> Callable[[Request, R, Services], Awaitable[None] | None]:
     """Make a handler from a generator that yields after each bounded piece of work (see ``wire.steps``).
 
     A short answer is given at once. A long one is worked on in turns with other requests, and occupies its handler.
+    One that is made later parks the request.
     """
 
     def handle(request: Request, message: R, services: Services) -> Awaitable[None] | None:
@@ -164,12 +171,18 @@ def answering_in_steps(
             for _ in range(STEPS_AT_ONCE):
                 next(steps)
         except StopIteration as e:
-            request.respond(*e.value)
+            finish(request, e.value, services)
             return None
-        return rest(request, steps)
+        return rest(request, steps, services)
 
-    async def rest(request: Request, steps: Steps[Answer]) -> None:
-        request.respond(*await request.in_turns(steps))
+    async def rest(request: Request, steps: Steps[Answer | Later], services: Services) -> None:
+        finish(request, await request.in_turns(steps), services)
+
+    def finish(request: Request, answer: Answer | Later, services: Services) -> None:
+        if isinstance(answer, Answer):
+            request.respond(*answer)
+        else:
+            _answer_later(request, answer, services)
 
     return handle
 
@@ -180,14 +193,21 @@ def answering_later(
     """Make a handler from an async function; the request is parked while it runs, and the handler is free."""
 
     def handle(request: Request, message: R, services: Services) -> None:
-        async def answer() -> None:
-            try:
-                request.respond(await respond(message, request.context, services))
-            except Exception as e:  # any error becomes an error response (rule B1.31)
-                if not isinstance(e, ApiException):
-                    log.exception("%r failed", request)
-                request.fail(e)
+        async def answer() -> Answer:
+            return Answer(await respond(message, request.context, services))
 
-        services.spawn(answer)
+        _answer_later(request, answer, services)
 
     return handle
+
+
+def _answer_later(request: Request, make: Later, services: Services) -> None:
+    async def answer() -> None:
+        try:
+            request.respond(*await make())
+        except Exception as e:  # any error becomes an error response (rule B1.31)
+            if not isinstance(e, ApiException):
+                log.exception("%r failed", request)
+            request.fail(e)
+
+    services.spawn(answer)

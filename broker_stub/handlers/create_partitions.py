@@ -6,28 +6,33 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from kce.broker_stub.handlers.admin import has_leaders, wait_for_leaders
-from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.admin import answering_mutations, has_leaders, wait_for_leaders
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.quotas.mutations import MutationQuota
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult, ErrorCode
 
 _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 3
 
 
 async def respond(
-    message: CreatePartitionsRequest, context: RequestContext, services: Services
+    message: CreatePartitionsRequest, context: RequestContext, services: Services, quota: MutationQuota
 ) -> CreatePartitionsResponse:
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     times = Counter(topic.name for topic in message.topics)
-    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
     results: dict[str, CreatePartitionsTopicResult] = {}
+    once = (name for name, count in times.items() if count == 1)
+    denied = services.authorization.denied_topics(context, Operation.ALTER, once)
     changed: dict[str, Collection[int]] = {}
     wanted = []
     for topic in message.topics:
         name = topic.name
         if times[name] > 1:
-            results[name] = _refusal(name, ErrorCode.INVALID_REQUEST, f"topic {name} appears twice")
+            results[name] = _refusal(name, ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
+        elif name in denied:
+            results[name] = _refusal(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The topic authorization is failed.")
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
         else:
@@ -42,9 +47,7 @@ async def respond(
     for name, numbers in changed.items():  # rule 10.16: the partitions that it had before, too
         if message.timeout_ms <= 0 or not has_leaders(services.metadata_cache.snapshot, name, numbers):
             results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT)
-    return CreatePartitionsResponse(
-        results=tuple(results[name] for name in times), throttle_time_ms=quota.throttle_time_ms
-    )
+    return CreatePartitionsResponse(results=tuple(results[name] for name in times))
 
 
 def _refusal(name: str, error: ErrorCode, why: str | None = None) -> CreatePartitionsTopicResult:
@@ -58,4 +61,6 @@ def error_response(
     return CreatePartitionsResponse(results=tuple(by_name.values()))
 
 
-HANDLER: Final = Handler(CreatePartitionsRequest, answering_later(respond), error_response)
+HANDLER: Final = Handler(
+    CreatePartitionsRequest, answering_mutations(respond, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR), error_response
+)

@@ -6,17 +6,18 @@ The response waits until the controller has elected leaders and this broker's me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kce.broker_stub.client_quotas import MutationQuota
 from kce.broker_stub.config_entries import BrokerSettings, topic_entries
-from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, has_leaders, wait_for_leaders
-from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, answering_mutations, has_leaders, wait_for_leaders
+from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.describe_configs import broker_settings
 from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.quotas.mutations import MutationQuota
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -29,18 +30,25 @@ from kce.wire import (
 _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 6
 
 
-async def respond(message: CreateTopicsRequest, context: RequestContext, services: Services) -> CreateTopicsResponse:
+async def respond(
+    message: CreateTopicsRequest, context: RequestContext, services: Services, quota: MutationQuota
+) -> CreateTopicsResponse:
     if not services.controller.is_active:
         refused = (CreatableTopicResult(name=t.name, error_code=ErrorCode.NOT_CONTROLLER) for t in message.topics)
         return CreateTopicsResponse(topics=tuple(refused))  # their message is "", Kafka's default, not null
     times = Counter(topic.name for topic in message.topics)
-    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
     snapshot = services.metadata_cache.snapshot
     results: dict[str, CreatableTopicResult] = {}
+    denied, hidden = _denied(times, context, services)
     wanted = []
     for topic in message.topics:
-        if times[topic.name] > 1:
-            results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} appears twice")
+        if topic.name == CLUSTER_METADATA_TOPIC:
+            why = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+            results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, why)
+        elif times[topic.name] > 1:
+            results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
+        elif topic.name in denied:
+            results[topic.name] = _refusal(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         elif (refusal := _refused(topic, snapshot)) is not None:
             results[topic.name] = refusal
         else:
@@ -59,19 +67,44 @@ async def respond(message: CreateTopicsRequest, context: RequestContext, service
             if message.timeout_ms <= 0 or not has_leaders(snapshot, name, partitions):  # rule 10.8
                 results[name] = _timed_out(results[name])
     # a topic that the request names twice is answered twice
-    topics = tuple(results[topic.name] for topic in message.topics)
-    return CreateTopicsResponse(topics=topics, throttle_time_ms=quota.throttle_time_ms)
+    topics = tuple(_seen(results[topic.name], hidden, is_repeated=times[topic.name] > 1) for topic in message.topics)
+    return CreateTopicsResponse(topics=topics)
 
 
 def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:
     return range(len(topic.assignments) or result.num_partitions)
 
 
+def _denied(names: Iterable[str], context: RequestContext, services: Services) -> tuple[Container[str], Container[str]]:
+    """The topics that the client may not create, and those of which it may not see the settings."""
+    authorization = services.authorization
+    names = [name for name in names if name != CLUSTER_METADATA_TOPIC]
+    denied: Container[str] = ()
+    if not authorization.allows_on_cluster(context, Operation.CREATE, log_denied=False):
+        denied = authorization.denied_topics(context, Operation.CREATE, names)
+    return denied, authorization.denied_topics(context, Operation.DESCRIBE_CONFIGS, names, log_denied=False)
+
+
+def _seen(result: CreatableTopicResult, hidden: Container[str], *, is_repeated: bool) -> CreatableTopicResult:
+    """Without what the client may not see: the settings, with them the sizes, and the id.
+
+    That they are hidden is told if the topic was created, or was not even tried.
+    """
+    if result.name not in hidden:
+        return result
+    is_told = is_repeated or result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_told else ErrorCode.NONE
+    return CreatableTopicResult(
+        name=result.name,
+        error_code=result.error_code,
+        error_message=result.error_message,
+        topic_config_error_code=error,
+    )
+
+
 def _refused(topic: CreatableTopic, snapshot: MetadataSnapshot) -> CreatableTopicResult | None:
-    if topic.name == CLUSTER_METADATA_TOPIC:
-        return _refusal(topic, ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is reserved for KRaft")
     if topic.name in snapshot.topics:
-        return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
+        return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
     return None
 
 
@@ -137,4 +170,6 @@ def error_response(message: CreateTopicsRequest, context: RequestContext, error:
     return CreateTopicsResponse(topics=tuple(_refusal(topic, error) for topic in message.topics))
 
 
-HANDLER: Final = Handler(CreateTopicsRequest, answering_later(respond), error_response)
+HANDLER: Final = Handler(
+    CreateTopicsRequest, answering_mutations(respond, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR), error_response
+)

@@ -8,6 +8,7 @@ from typing import Final
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -24,10 +25,15 @@ def handle(request: Request, message: DeleteRecordsRequest, services: Services) 
     offsets: dict[TopicPartition, int] = {}
     refused: dict[TopicPartition, tuple[int, ErrorCode]] = {}
     snapshot = services.metadata_cache.snapshot
+    denied = services.authorization.denied_topics(
+        request.context, Operation.DELETE, (topic.name for topic in message.topics)
+    )
     for topic in message.topics:
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
-            if topic.name in INTERNAL_TOPICS:
+            if topic.name in denied:
+                refused[partition] = _NO_LOW_WATERMARK, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif topic.name in INTERNAL_TOPICS:
                 refused[partition] = _NO_LOW_WATERMARK, ErrorCode.INVALID_TOPIC_EXCEPTION
             elif snapshot.partition(partition) is None:
                 refused[partition] = _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from kce.broker_stub.client_quotas import MutationQuota
 from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers.admin import wait_for
-from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.admin import answering_mutations, wait_for
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.quotas.mutations import MutationQuota
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode
 from kce.wire.control import NO_TOPIC_ID
 
@@ -18,7 +20,9 @@ _FIRST_VERSION_WITH_DISABLED_ERROR: Final = 3
 _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 5
 
 
-async def respond(message: DeleteTopicsRequest, context: RequestContext, services: Services) -> DeleteTopicsResponse:
+async def respond(
+    message: DeleteTopicsRequest, context: RequestContext, services: Services, quota: MutationQuota
+) -> DeleteTopicsResponse:
     """Raises InvalidRequest."""
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
@@ -26,14 +30,28 @@ async def respond(message: DeleteTopicsRequest, context: RequestContext, service
         has_error = context.api_version >= _FIRST_VERSION_WITH_DISABLED_ERROR
         disabled = ErrorCode.TOPIC_DELETION_DISABLED if has_error else ErrorCode.INVALID_REQUEST
         return error_response(message, context, disabled)
-    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
-    results = [await _delete(name, topic_id, services, quota) for name, topic_id in _topics(message)]
-    marked = {r.name for r in results if r.error_code == ErrorCode.NONE and r.name is not None}
+    wanted = _resolved(_topics(message), services)
+    names = [name for name, _ in wanted if name is not None]
+    hidden = services.authorization.denied_topics(context, Operation.DESCRIBE, names)
+    denied = services.authorization.denied_topics(context, Operation.DELETE, names)
+    results = []
+    for name, topic_id in wanted:
+        if name is not None and topic_id != NO_TOPIC_ID and name in hidden:
+            results.append(_denied(None, topic_id))
+        elif name is not None and name in denied:
+            results.append(_denied(name, topic_id))
+        else:
+            results.append(_checked(name, topic_id, services, quota))
+    errors = await services.admin.delete_topics(_taken_on(results))
+    results = [
+        replace(r, error_code=errors[r.name]) if r.error_code == ErrorCode.NONE and r.name is not None else r
+        for r in results
+    ]
+    marked = set(_taken_on(results))
     await wait_for(services, message.timeout_ms, lambda now: marked.isdisjoint(now.topics))
     topics = services.metadata_cache.snapshot.topics
     late = {name for name in marked if message.timeout_ms <= 0 or name in topics}
     return DeleteTopicsResponse(
-        throttle_time_ms=quota.throttle_time_ms,
         responses=tuple(replace(r, error_code=ErrorCode.REQUEST_TIMED_OUT) if r.name in late else r for r in results),
     )
 
@@ -48,23 +66,34 @@ def _topics(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
     return list(dict.fromkeys(topics))
 
 
-async def _delete(
-    name: str | None, topic_id: uuid.UUID, services: Services, quota: MutationQuota
-) -> DeletableTopicResult:
-    """The result has the id only if the request has it, and never a message, as in Kafka."""
+def _resolved(topics: list[tuple[str | None, uuid.UUID]], services: Services) -> list[tuple[str | None, uuid.UUID]]:
+    """The same with the names of those with an id, as far as they are known."""
+    names = services.metadata_cache.snapshot.topic_names
+    return [(names.get(topic_id) if name is None else name, topic_id) for name, topic_id in topics]
+
+
+def _denied(name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _checked(name: str | None, topic_id: uuid.UUID, services: Services, quota: MutationQuota) -> DeletableTopicResult:
+    """The result, without an error if the deletion is taken on.
+
+    It has the id only if the request has it, and never a message, as in Kafka.
+    """
     snapshot = services.metadata_cache.snapshot
     if name is None:
-        name = snapshot.topic_names.get(topic_id)
-        if name is None:
-            return DeletableTopicResult(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+        return DeletableTopicResult(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
     result = DeletableTopicResult(name=name, topic_id=topic_id)
     if name not in snapshot.topics:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif not quota.record(len(snapshot.topics[name])):
-        error = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    else:
-        error = await services.admin.delete_topic(name)
-    return result if error == ErrorCode.NONE else replace(result, error_code=error)
+        return replace(result, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not quota.record(len(snapshot.topics[name])):
+        return replace(result, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    return result
+
+
+def _taken_on(results: Iterable[DeletableTopicResult]) -> list[str]:
+    return list(dict.fromkeys(r.name for r in results if r.error_code == ErrorCode.NONE and r.name is not None))
 
 
 def error_response(message: DeleteTopicsRequest, context: RequestContext, error: ErrorCode) -> DeleteTopicsResponse:
@@ -73,4 +102,6 @@ def error_response(message: DeleteTopicsRequest, context: RequestContext, error:
     return DeleteTopicsResponse(responses=tuple(by_id + by_name))
 
 
-HANDLER: Final = Handler(DeleteTopicsRequest, answering_later(respond), error_response)
+HANDLER: Final = Handler(
+    DeleteTopicsRequest, answering_mutations(respond, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR), error_response
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering
-from kce.broker_stub.handlers.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import NO_OPERATIONS
 from kce.wire import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse, ErrorCode
 
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types
@@ -31,7 +31,9 @@ def respond(message: DescribeClusterRequest, context: RequestContext, services: 
         cluster_id=services.cluster_id,
         controller_id=snapshot.controller_id if listed and snapshot.controller_id is not None else -1,
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if include_operations else NO_OPERATIONS,
+        cluster_authorized_operations=(
+            services.authorization.cluster_operations(context) if include_operations else NO_OPERATIONS
+        ),
     )
 
 

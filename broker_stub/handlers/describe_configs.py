@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kce.broker_stub import broker_loggers
+from kce.broker_stub.authorization import DENIED
 from kce.broker_stub.config_entries import (
+    UNKNOWN_TYPE,
     BrokerSettings,
     ConfigEntry,
     ConfigSource,
@@ -15,6 +18,7 @@ from kce.broker_stub.config_entries import (
 )
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import CLUSTER_NAME, Operation, ResourceType
 from kce.wire import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -24,10 +28,12 @@ from kce.wire import (
     DescribeConfigsSynonym,
     ErrorCode,
 )
-from kce.wire.vocabulary import is_valid_topic_name
+from kce.wire.vocabulary import is_valid_topic_name, topic_name_problem
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
-TOPIC, BROKER = 2, 4  # resource types
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8  # resource types
+_OF_CLUSTER: Final = (BROKER, BROKER_LOGGER, 16)  # 16: metrics of clients
+_DESCRIBE: Final = Operation.DESCRIBE_CONFIGS
 
 
 async def broker_settings(services: Services) -> BrokerSettings:
@@ -44,8 +50,27 @@ async def respond(
 ) -> DescribeConfigsResponse:
     broker = await broker_settings(services)
     version = context.api_version
-    results = [await _describe(resource, message, version, broker, services) for resource in message.resources]
+    results = []
+    for resource in message.resources:
+        denied = denied_config(resource.resource_type, resource.resource_name, _DESCRIBE, context, services)
+        if denied is None:
+            results.append(await _describe(resource, message, version, broker, services))
+        else:
+            results.append(_refusal(resource, denied, denied.name))
     return DescribeConfigsResponse(results=tuple(results))
+
+
+def denied_config(
+    kind: int, name: str, operation: Operation, context: RequestContext, services: Services
+) -> ErrorCode | None:
+    """The error if the client may not do that with the settings of a topic, or of brokers."""
+    if kind == TOPIC:
+        resource = ResourceType.TOPIC
+    elif kind in _OF_CLUSTER:
+        resource, name = ResourceType.CLUSTER, CLUSTER_NAME
+    else:
+        return None
+    return None if services.authorization.allows(context, operation, resource, name) else DENIED[resource]
 
 
 async def _describe(
@@ -58,17 +83,27 @@ async def _describe(
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         if not is_valid_topic_name(name):
-            return _refusal(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is not a valid topic name")
+            why = f"Topic name is invalid: {topic_name_problem(name)}"
+            return _refusal(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, why)
         if name not in services.metadata_cache.snapshot.topics:
-            return _refusal(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return _refusal(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         found = topic_entries(await services.admin.config("topics", name), broker)
     elif resource.resource_type == BROKER:
         if name not in ("", str(services.config.broker_id)):
-            why = f"this is broker {services.config.broker_id}: it does not know the settings of {name!r}"
+            own = services.config.broker_id
+            why = f"Unexpected broker id, expected {own} or empty string, but received {name}"
             return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
         found = broker_entries(broker) if name else dynamic_default_entries(broker)
+    elif resource.resource_type == BROKER_LOGGER:
+        if name != str(services.config.broker_id):
+            why = f"Unexpected broker id, expected {services.config.broker_id} but received {name}"
+            return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
+        found = (
+            ConfigEntry(logger, level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, UNKNOWN_TYPE, False, False)
+            for logger, level in broker_loggers.levels().items()
+        )
     else:
-        why = f"resource type {resource.resource_type} is not supported"
+        why = f"Unsupported resource type: {resource.resource_type}"
         return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
     return DescribeConfigsResult(
         resource_type=resource.resource_type,

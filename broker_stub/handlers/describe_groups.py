@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering
-from kce.broker_stub.handlers.metadata import GROUP_OPERATIONS
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -17,21 +17,28 @@ from kce.wire import (
 
 
 def respond(message: DescribeGroupsRequest, context: RequestContext, services: Services) -> DescribeGroupsResponse:
-    groups = tuple(map(services.groups.describe, message.groups))
-    if message.include_authorized_operations:
-        groups = tuple(
-            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code == ErrorCode.NONE else group
-            for group in groups
-        )
-    return DescribeGroupsResponse(groups=groups)
+    denied = services.authorization.denied(context, Operation.DESCRIBE, ResourceType.GROUP, message.groups)
+    refused = [_refused(name, ErrorCode.GROUP_AUTHORIZATION_FAILED) for name in message.groups if name in denied]
+    described = [_described(name, message, context, services) for name in message.groups if name not in denied]
+    return DescribeGroupsResponse(groups=(*refused, *described))
+
+
+def _described(
+    group_id: str, message: DescribeGroupsRequest, context: RequestContext, services: Services
+) -> DescribeGroupsResponseDescribedGroup:
+    group = services.groups.describe(group_id)
+    if message.include_authorized_operations and group.error_code == ErrorCode.NONE:
+        operations = services.authorization.operations(context, ResourceType.GROUP, group_id)
+        return replace(group, authorized_operations=operations)
+    return group
+
+
+def _refused(group_id: str, error: ErrorCode) -> DescribeGroupsResponseDescribedGroup:
+    return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error)
 
 
 def error_response(message: DescribeGroupsRequest, context: RequestContext, error: ErrorCode) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=tuple(
-            DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error) for group_id in message.groups
-        )
-    )
+    return DescribeGroupsResponse(groups=tuple(_refused(group_id, error) for group_id in message.groups))
 
 
 HANDLER: Final = Handler(DescribeGroupsRequest, answering(respond), error_response)

@@ -8,6 +8,7 @@ from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.log import Log
 from kce.broker_stub.log.directory import LogDirectory
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -81,4 +82,4 @@ def error_response(
     return DescribeLogDirsResponse(error_code=error)
 
 
-HANDLER: Final = Handler(DescribeLogDirsRequest, answering(respond), error_response)
+HANDLER: Final = Handler(DescribeLogDirsRequest, answering(respond), error_response, needs=Operation.DESCRIBE)

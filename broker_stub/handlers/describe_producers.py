@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -22,7 +23,9 @@ from kce.wire.vocabulary import TopicPartition, is_valid_topic_name
 def respond(
     message: DescribeProducersRequest, context: RequestContext, services: Services
 ) -> DescribeProducersResponse:
-    return _response(message, lambda partition: _partition(partition, services))
+    topics = [topic.name for topic in message.topics if is_valid_topic_name(topic.name)]
+    denied = services.authorization.denied_topics(context, Operation.READ, topics)
+    return _response(message, lambda partition: _partition(partition, denied, services))
 
 
 def _response(
@@ -39,12 +42,14 @@ def _response(
     )
 
 
-def _partition(partition: TopicPartition, services: Services) -> PartitionResponse:
+def _partition(partition: TopicPartition, denied: Container[str], services: Services) -> PartitionResponse:
     def refused(code: ErrorCode) -> PartitionResponse:
         return PartitionResponse(partition_index=partition.partition, error_code=code)
 
     if not is_valid_topic_name(partition.topic):
         return refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if partition.topic in denied:
+        return refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if services.metadata_cache.snapshot.partition(partition) is None:
         return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     try:

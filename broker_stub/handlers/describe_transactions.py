@@ -7,6 +7,7 @@ from typing import Final
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -21,11 +22,16 @@ def respond(
     message: DescribeTransactionsRequest, context: RequestContext, services: Services
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=tuple(_described(name, services) for name in message.transactional_ids)
+        transaction_states=tuple(_described(name, context, services) for name in message.transactional_ids)
     )
 
 
-def _described(transactional_id: str, services: Services) -> DescribeTransactionsResponseTransactionState:
+def _described(
+    transactional_id: str, context: RequestContext, services: Services
+) -> DescribeTransactionsResponseTransactionState:
+    authorization = services.authorization
+    if not authorization.allows(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return _refused(transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     try:
         values = services.transactions.describe(transactional_id).values
     except Refused as e:
@@ -41,6 +47,7 @@ def _described(transactional_id: str, services: Services) -> DescribeTransaction
         topics=tuple(
             DescribeTransactionsResponseTopicData(topic=topic, partitions=tuple(numbers))
             for topic, numbers in topics.items()
+            if authorization.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
         ),
     )
 

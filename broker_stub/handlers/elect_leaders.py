@@ -14,6 +14,7 @@ from kce.broker_stub.handlers.admin import wait_for
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.metadata_cache import MetadataSnapshot
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     ElectLeadersRequest,
     ElectLeadersRequestTopicPartitions,
@@ -118,4 +119,4 @@ def error_response(message: ElectLeadersRequest, context: RequestContext, error:
     )
 
 
-HANDLER: Final = Handler(ElectLeadersRequest, answering_later(respond), error_response)
+HANDLER: Final = Handler(ElectLeadersRequest, answering_later(respond), error_response, needs=Operation.ALTER)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from kce import wire
+from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.quotas.client_quotas import client
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.data_plane import SessionWait, isolation_of
 from kce.broker_stub.replication.fetch_sessions import (
@@ -24,6 +28,7 @@ from kce.broker_stub.replication.fetch_sessions import (
 )
 from kce.broker_stub.replication.read_replica import Consumer
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     AbortedTransaction,
     ErrorCode,
@@ -44,6 +49,7 @@ _IDS_SINCE: Final = 13
 _ZSTD_SINCE: Final = 10
 _RACK_SINCE: Final = 11
 _MAX_BYTES_SINCE: Final = 3
+_FLEXIBLE_SINCE: Final = 12
 
 
 def handle(request: Request, message: FetchRequest, services: Services) -> None:
@@ -63,8 +69,9 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
     except Refused as e:
         request.respond(FetchResponse(error_code=e.code))
         return
-    max_bytes = min(message.max_bytes, services.config.fetch_max_bytes) if replica_id < 0 else message.max_bytes
-    requested = list(_requested(fetching, fetching.wanted(), services))
+    max_bytes = message.max_bytes if replica_id >= 0 else _max_bytes(message, context, services)
+    denied = _Denied(context, services.authorization, is_follower=replica_id >= 0)
+    requested = list(_requested(fetching, fetching.wanted(), denied, services))
     known = [one.fetch for one in requested if one.answer is None]
     is_complete = len(known) == len(requested)
     params = FetchParams(
@@ -80,7 +87,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
 
     def more() -> tuple[list[PartitionFetch], bool]:
         touched = fetching.touched({one.wanted.key for one in requested})
-        added = list(_requested(fetching, touched, services)) if touched else []
+        added = list(_requested(fetching, touched, denied, services)) if touched else []
         requested.extend(added)
         fetches = [one.fetch for one in added if one.answer is None]
         return fetches, len(fetches) == len(added)
@@ -90,10 +97,20 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         answers = [(one, one.answer if one.answer is not None else next(rest)) for one in requested]
         if replica_id >= 0:
             _record(answers, services)
+            request.exempt()  # rule B4.45
+        elif (quotas := services.quotas).fetch.enabled or quotas.request.enabled:
+            respond_to(request, lambda: _maybe_throttled(request, fetching, answers, services))
+            return
         respond_to(request, lambda: _response(fetching, answers, context, services, is_consumer=replica_id < 0))
 
     session = None if fetching.session is None or fetching.is_full else SessionWait(fetching.session.id, more)
     plane.fetch(params, known, respond, session)
+
+
+def _max_bytes(message: FetchRequest, context: RequestContext, services: Services) -> int:
+    """Of a consumer: no more than its quota allows in one window, which would always be throttled (rule B4.5)."""
+    max_bytes, quota = min(message.max_bytes, services.config.fetch_max_bytes), services.quotas.fetch
+    return int(min(max_bytes, quota.max_in_window(*client(context)))) if quota.enabled else max_bytes
 
 
 def _consumer(replica_id: int, message: FetchRequest, context: RequestContext, services: Services) -> Consumer | None:
@@ -128,7 +145,31 @@ def _forgotten(message: FetchRequest, version: int) -> list[Key]:
     ]
 
 
-def _requested(fetching: FetchContext, wanted: Iterable[Wanted], services: Services) -> Iterator[Requested]:
+class _Denied:
+    """Whether the topic may be fetched: each is judged once in a request."""
+
+    def __init__(self, context: RequestContext, authorization: Authorization, *, is_follower: bool) -> None:
+        self._context = context
+        self._authorization = authorization
+        self._judged: dict[str, bool] = {}
+        self.whole = (
+            is_follower
+            and authorization.is_on
+            and not authorization.allows_on_cluster(context, Operation.CLUSTER_ACTION)
+        )
+        self.by_topic = authorization.is_on and not is_follower
+
+    def __call__(self, topic: str) -> bool:
+        denied = self._judged.get(topic)
+        if denied is None:
+            denied = not self._authorization.allows(self._context, Operation.READ, ResourceType.TOPIC, topic)
+            self._judged[topic] = denied
+        return denied
+
+
+def _requested(
+    fetching: FetchContext, wanted: Iterable[Wanted], denied: _Denied, services: Services
+) -> Iterator[Requested]:
     """Rules B4.2, B4.3."""
     snapshot = services.metadata_cache.snapshot
     for one in wanted:
@@ -147,8 +188,12 @@ def _requested(fetching: FetchContext, wanted: Iterable[Wanted], services: Servi
             one.last_fetched_epoch,
         )
         answer = None
-        if name is None:
+        if denied.whole:
+            answer = Read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        elif name is None:
             answer = Read(ErrorCode.UNKNOWN_TOPIC_ID)
+        elif denied.by_topic and denied(name):
+            answer = Read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif snapshot.partition(fetch.partition) is None:
             answer = Read(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         yield Requested(one, fetch, answer)
@@ -160,6 +205,42 @@ def _record(answers: Sequence[tuple[Requested, Read]], services: Services) -> No
     size = sum(len(read.records) for one, read in answers if quota.is_throttled(one.fetch.partition))
     if size:
         quota.record(size)
+
+
+def _maybe_throttled(
+    request: Request, fetching: FetchContext, answers: Sequence[tuple[Requested, Read]], services: Services
+) -> FetchResponse:
+    """To a consumer; without partitions if its quotas are exceeded (rule B8.7)."""
+    context, size = request.context, 0
+    if services.quotas.fetch.enabled:
+        size = _size(_message(NO_SESSION, fetching.told(answers), context, services, is_consumer=True), context)
+    ms = services.quotas.charge_fetch(request, size)
+    if not ms:
+        return _response(fetching, answers, context, services, is_consumer=True)
+    try:
+        return FetchResponse(throttle_time_ms=ms, session_id=fetching.throttled())
+    except Refused as e:
+        session_id = NO_SESSION if fetching.session is None else fetching.session.id
+        return FetchResponse(throttle_time_ms=ms, error_code=e.code, session_id=session_id)
+
+
+def _size(message: FetchResponse, context: RequestContext) -> int:
+    """In bytes, with 4 for its length. The records, which may be many, are not copied."""
+    version, records = context.api_version, 0
+    topics = []
+    for topic in message.responses:
+        partitions = []
+        for data in topic.partitions:
+            size = len(data.records or b"")
+            records += size + (_varint_size(size + 1) - 1 if version >= _FLEXIBLE_SINCE else 0)
+            partitions.append(replace(data, records=b""))
+        topics.append(replace(topic, partitions=tuple(partitions)))
+    rest = wire.encode_response(replace(message, responses=tuple(topics)), api_version=version, correlation_id=0)
+    return len(rest) - (1 if version >= _FLEXIBLE_SINCE else 0) + records
+
+
+def _varint_size(value: int) -> int:
+    return max(1, -(-value.bit_length() // 7))
 
 
 def _topic_of(told: tuple[Requested, Read]) -> tuple[str, UUID | None]:
@@ -175,13 +256,24 @@ def _response(
     *,
     is_consumer: bool,
 ) -> FetchResponse:
-    """Rules B4.18, B4.19, B4.21, B4.47."""
-    version = context.header.api_version
     session_id = NO_SESSION if fetching.session is None else fetching.session.id
     try:
         told = fetching.answered(answers)
     except Refused as e:
         return FetchResponse(error_code=e.code, session_id=session_id)
+    return _message(session_id, told, context, services, is_consumer=is_consumer)
+
+
+def _message(
+    session_id: int,
+    told: Sequence[tuple[Requested, Read]],
+    context: RequestContext,
+    services: Services,
+    *,
+    is_consumer: bool,
+) -> FetchResponse:
+    """Rules B4.18, B4.19, B4.21, B4.47."""
+    version = context.header.api_version
     leaders: set[int] = set()
     topics: list[FetchableTopicResponse] = []
     for (topic, topic_id), group in itertools.groupby(told, key=_topic_of):
@@ -251,12 +343,14 @@ def _for_old_versions(
     found = None if hosted is None else hosted.log
     if found is not None and found.config.compression_type is Codec.ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None
-    if version > 3 or not records:
+    stored = 2 if found is None else found.config.record_version
+    asked = 2 if version > 3 else 1 if version >= 2 else 0
+    if stored <= asked or not records:
         return ErrorCode.NONE, records
     if is_consumer and found is not None and not found.config.message_downconversion_enable:
         return ErrorCode.UNSUPPORTED_VERSION, None
     try:
-        return ErrorCode.NONE, down_converted(records, magic=1 if version >= 2 else 0, first_offset=offset)
+        return ErrorCode.NONE, down_converted(records, magic=asked, first_offset=offset)
     except UnsupportedCodec:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from kce.broker_stub.authorization import DENIED
 from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import CLUSTER_NAME, Operation, ResourceType
 from kce.wire import Coordinator, ErrorCode, FindCoordinatorRequest, FindCoordinatorResponse
 from kce.wire.vocabulary import TopicPartition
 
 _FIRST_BATCHED_VERSION: Final = 4
 #: internal topic by key type: group, transaction
 _TOPICS: Final = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
+_TYPES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 _SHARE_GROUP: Final = 2
 _FIRST_VERSION_WITH_SHARE_GROUPS: Final = 6
 
@@ -29,21 +32,31 @@ def respond(message: FindCoordinatorRequest, context: RequestContext, services: 
         raise InvalidRequest(f"key type {message.key_type} is not supported in version {context.api_version}")
     batched = context.api_version >= _FIRST_BATCHED_VERSION
     keys = message.coordinator_keys if batched else (message.key,)
-    found = tuple(_coordinator(key, message.key_type, services, context.listener) for key in keys)
+    found = tuple(_coordinator(key, message.key_type, services, context) for key in keys)
     return FindCoordinatorResponse(coordinators=found) if batched else _single(found[0])
 
 
-def _coordinator(key: str, key_type: int, services: Services, listener: str) -> Coordinator:
+def _denied(key: str, key_type: int, services: Services, context: RequestContext) -> ErrorCode | None:
+    kind, name, operation = ResourceType.CLUSTER, CLUSTER_NAME, Operation.CLUSTER_ACTION
+    if key_type in _TYPES:
+        kind, name, operation = _TYPES[key_type], key, Operation.DESCRIBE
+    return None if services.authorization.allows(context, operation, kind, name) else DENIED[kind]
+
+
+def _coordinator(key: str, key_type: int, services: Services, context: RequestContext) -> Coordinator:
+    denied = _denied(key, key_type, services, context)
+    if denied is not None:
+        return _refusal(key, denied)
     snapshot = services.metadata_cache.snapshot
     topic = _TOPICS.get(key_type, "")
     partitions = snapshot.topics.get(topic)
     if not partitions:
-        services.internal_topics.create(topic)
+        services.topic_creation.create_internal(topic)
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     coordinator = services.groups if topic == GROUP_METADATA_TOPIC else services.transactions
     number = coordinator.manager.partition_of(key)
     state = snapshot.partition(TopicPartition(topic, number))
-    endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
+    endpoint = None if state is None else snapshot.endpoint(state.leader, context.listener)
     if state is None or endpoint is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # rule G1.9
     return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kce.broker_stub.handlers.base import Handler, R, Services
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -28,10 +29,14 @@ from kce.wire import (
 
 
 def forwarded(
-    request_type: type[R], response: Callable[..., Message], *, refusal: ErrorCode = ErrorCode.NOT_CONTROLLER
+    request_type: type[R],
+    response: Callable[..., Message],
+    needs: Operation,
+    *,
+    refusal: ErrorCode = ErrorCode.NOT_CONTROLLER,
 ) -> Handler[R]:
     """A handler that submits requests to the controller. ``response`` takes the ``error_code`` of an error response;
-    ``refusal`` is the error of a node that is not the controller."""
+    ``needs``: on the cluster; ``refusal`` is the error of a node that is not the controller."""
 
     def handle(request: Request, message: R, services: Services) -> None:
         def reply(answer: Message | None) -> None:
@@ -45,7 +50,7 @@ def forwarded(
     def error_response(message: Any, context: RequestContext, error: ErrorCode) -> Message:
         return response(error_code=error)
 
-    return Handler(request_type, handle, error_response)
+    return Handler(request_type, handle, error_response, needs=needs)
 
 
 def with_message(response: Callable[..., Message]) -> Callable[..., Message]:
@@ -54,11 +59,14 @@ def with_message(response: Callable[..., Message]) -> Callable[..., Message]:
 
 
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
-    forwarded(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
-    forwarded(AlterPartitionRequest, AlterPartitionResponse),
-    forwarded(AlterPartitionReassignmentsRequest, with_message(AlterPartitionReassignmentsResponse)),
+    forwarded(AllocateProducerIdsRequest, AllocateProducerIdsResponse, Operation.CLUSTER_ACTION),
+    forwarded(AlterPartitionRequest, AlterPartitionResponse, Operation.CLUSTER_ACTION),
+    forwarded(AlterPartitionReassignmentsRequest, with_message(AlterPartitionReassignmentsResponse), Operation.ALTER),
     forwarded(  # rules 9.69, 11.41
-        ControlledShutdownRequest, ControlledShutdownResponse, refusal=ErrorCode.STALE_CONTROLLER_EPOCH
+        ControlledShutdownRequest,
+        ControlledShutdownResponse,
+        Operation.CLUSTER_ACTION,
+        refusal=ErrorCode.STALE_CONTROLLER_EPOCH,
     ),
-    forwarded(ListPartitionReassignmentsRequest, with_message(ListPartitionReassignmentsResponse)),
+    forwarded(ListPartitionReassignmentsRequest, with_message(ListPartitionReassignmentsResponse), Operation.DESCRIBE),
 )

@@ -22,7 +22,7 @@ async def respond(
         )
         for resource in message.resources
     ]
-    results = await alter_all(changes, services, validate_only=message.validate_only)
+    results = await alter_all(changes, context, services, validate_only=message.validate_only)
     return IncrementalAlterConfigsResponse(responses=entries(ResourceResponse, results))
 
 

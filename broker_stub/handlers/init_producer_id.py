@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.authorization import Authorization
+from kce.broker_stub.errors import InvalidRequest, Refused
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.transactions import known_to
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.broker_stub.transactions.coordinator import InitResult
 from kce.wire import ErrorCode, InitProducerIdRequest, InitProducerIdResponse
 
@@ -16,7 +18,8 @@ _FENCED_SINCE: Final = 4
 
 
 def handle(request: Request, message: InitProducerIdRequest, services: Services) -> None:
-    """Raises InvalidRequest, IllegalTransition."""
+    """Raises InvalidRequest, IllegalTransition, Refused."""
+    _authorize(request.context, message.transactional_id, services.authorization)
     if (message.producer_id == _NONE) != (message.producer_epoch == _NONE):  # rule T4.1
         raise InvalidRequest("producer id and producer epoch must be given together")
     if message.transactional_id is None:
@@ -34,6 +37,16 @@ def handle(request: Request, message: InitProducerIdRequest, services: Services)
 
     expected = None if message.producer_id == _NONE else (message.producer_id, message.producer_epoch)
     services.transactions.init_producer_id(message.transactional_id, message.transaction_timeout_ms, expected, respond)
+
+
+def _authorize(context: RequestContext, transactional_id: str | None, authorization: Authorization) -> None:
+    """Raises Refused."""
+    if transactional_id is not None:
+        authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    elif not authorization.allows_on_cluster(
+        context, Operation.IDEMPOTENT_WRITE, log_denied=False
+    ) and not authorization.allows_on_any(context, Operation.WRITE, ResourceType.TOPIC):
+        raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _idempotent(message: InitProducerIdRequest, context: RequestContext, services: Services) -> InitProducerIdResponse:

@@ -9,6 +9,7 @@ from kce.broker_stub.groups.member import NO_GENERATION, Client, JoinResult
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, JoinGroupRequest, JoinGroupResponse
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
@@ -18,13 +19,14 @@ _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT: Final = 9
 
 
 def handle(request: Request, message: JoinGroupRequest, services: Services) -> None:
-    """Raises IllegalState."""
+    """Raises IllegalState, Refused."""
     context = request.context
     version = context.api_version
     error = instance_id_error(message.group_instance_id, services)
     if error is not None:
         request.respond(error_response(message, context, error))
         return
+    services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
     join = Join(
         group_id=message.group_id,
         member_id=message.member_id,

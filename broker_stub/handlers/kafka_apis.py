@@ -12,22 +12,32 @@ from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     api_versions,
+    consumer_groups,
+    create_acls,
     create_partitions,
     create_topics,
+    delegation_tokens,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    envelope,
     fetch,
     find_coordinator,
     forwarded,
@@ -46,6 +56,7 @@ from kce.broker_stub.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl,
     stop_replica,
     sync_group,
     txn_offset_commit,
@@ -56,6 +67,7 @@ from kce.broker_stub.handlers import (
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
+from kce.broker_stub.reactor.request import RequestQuota
 from kce.wire.primitives import UNLIMITED
 from kce.wire.steps import Steps
 
@@ -109,6 +121,18 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     txn_offset_commit.HANDLER,
     describe_transactions.HANDLER,
     list_transactions.HANDLER,
+    describe_client_quotas.HANDLER,
+    alter_client_quotas.HANDLER,
+    describe_acls.HANDLER,
+    create_acls.HANDLER,
+    delete_acls.HANDLER,
+    envelope.HANDLER,
+    *consumer_groups.HANDLERS,
+    *delegation_tokens.HANDLERS,
+    alter_user_scram_credentials.HANDLER,
+    describe_user_scram_credentials.HANDLER,
+    sasl.HANDSHAKE,
+    sasl.AUTHENTICATE,
     *forwarded.HANDLERS,
 )
 
@@ -124,7 +148,15 @@ class KafkaApis:
         self._services = services
         self._handlers = {handler.api_key: handler for handler in handlers}
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
+        is_on = services.authorization.is_on
+        self._needs = {key: h.needs for key, h in self._handlers.items() if is_on and h.needs is not None}
         self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
+        self.request_quota: RequestQuota | None = None
+        services.quotas.on_requests_limited = self._charge_requests
+
+    def _charge_requests(self) -> None:
+        """A client has a limit of request time."""
+        self.request_quota = self._services.quotas
 
     def decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
@@ -167,7 +199,10 @@ class KafkaApis:
         raise error
 
     def handle(self, request: Request) -> Awaitable[None] | None:
-        handler = self._handlers[request.context.header.api_key]
+        api_key = request.context.header.api_key
+        if api_key in self._needs:
+            self._services.authorization.check_cluster(request.context, self._needs[api_key])
+        handler = self._handlers[api_key]
         return handler.handle(request, request.message, self._services)
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:

@@ -9,6 +9,7 @@ from typing import Final
 from kce.broker_stub.control_requests import leader_and_isr_states
 from kce.broker_stub.handlers.base import Handler, Services, answering, logged
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     ErrorCode,
     LeaderAndIsrPartitionError,
@@ -85,4 +86,4 @@ async def _prepared(
     _answer(request, message, services)
 
 
-HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response)
+HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response, needs=Operation.CLUSTER_ACTION)

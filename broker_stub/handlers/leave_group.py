@@ -6,12 +6,15 @@ from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 _FIRST_VERSION_WITH_MEMBERS: Final = 3
 
 
 def respond(message: LeaveGroupRequest, context: RequestContext, services: Services) -> LeaveGroupResponse:
+    """Raises Refused."""
+    services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
     is_single = context.api_version < _FIRST_VERSION_WITH_MEMBERS
     members = (MemberIdentity(member_id=message.member_id),) if is_single else message.members
     error, results = services.groups.leave(message.group_id, members)

@@ -24,6 +24,7 @@ from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.replication.data_plane import isolation_of
 from kce.broker_stub.replication.reading import CONSUMER, DEBUGGING_CONSUMER
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     ErrorCode,
     ListOffsetsPartition,
@@ -39,13 +40,16 @@ _SINCE: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
 def respond(message: ListOffsetsRequest, context: RequestContext, services: Services) -> ListOffsetsResponse:
+    denied = services.authorization.denied_topics(context, Operation.DESCRIBE, (topic.name for topic in message.topics))
     requested = Counter((topic.name, entry.partition_index) for topic in message.topics for entry in topic.partitions)
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _answer(
+                    _refused(entry, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    if topic.name in denied
+                    else _answer(
                         topic.name, entry, message, context, services, requested[topic.name, entry.partition_index] > 1
                     )
                     for entry in topic.partitions
@@ -54,6 +58,10 @@ def respond(message: ListOffsetsRequest, context: RequestContext, services: Serv
             for topic in message.topics
         )
     )
+
+
+def _refused(entry: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=entry.partition_index, error_code=code)
 
 
 def _answer(
@@ -80,7 +88,7 @@ def _answer(
         isolation = isolation_of(message.replica_id, message.isolation_level)
         found = _find(partition, log, entry.timestamp, isolation, version)
     except ApiException as e:
-        return ListOffsetsPartitionResponse(partition_index=entry.partition_index, error_code=_code(e.code, version))
+        return _refused(entry, _code(e.code, version))
     return ListOffsetsPartitionResponse(
         partition_index=entry.partition_index,
         timestamp=found.timestamp,
@@ -128,10 +136,7 @@ def error_response(message: ListOffsetsRequest, context: RequestContext, error: 
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(
-                    ListOffsetsPartitionResponse(partition_index=entry.partition_index, error_code=error)
-                    for entry in topic.partitions
-                ),
+                partitions=tuple(_refused(entry, error) for entry in topic.partitions),
             )
             for topic in message.topics
         )

@@ -6,6 +6,7 @@ from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     ErrorCode,
     ListTransactionsRequest,
@@ -28,6 +29,9 @@ def respond(message: ListTransactionsRequest, context: RequestContext, services:
                 transaction_state=metadata.values.state.label,
             )
             for metadata in listed.found
+            if services.authorization.allows(
+                context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, metadata.transactional_id
+            )
         ),
     )
 

@@ -1,22 +1,23 @@
 """Metadata (key 3), versions 0-12, from the metadata cache (rules B7.1-B7.9).
 
-Topics are not auto-created (rules B7.11-B7.14): an unknown name gets UNKNOWN_TOPIC_OR_PARTITION even with
-`allow_auto_topic_creation`. There is no authorization.
+Topics that a request names and that do not exist are created with `auto.create.topics.enable`, if the request allows it
+(rules B7.11-B7.13); then it is answered when they are in the metadata store.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from kce import wire
 from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers.base import Answer, Handler, Services, answering_in_steps
+from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
-from kce.broker_stub.metadata_cache import EncodedTopics, MetadataSnapshot
+from kce.broker_stub.metadata_cache import MetadataSnapshot
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import NO_OPERATIONS, Operation, ResourceType
 from kce.wire import (
     ErrorCode,
     MetadataRequest,
@@ -43,25 +44,29 @@ _FIRST_VERSION_BY_ID: Final = 12
 _FIRST_VERSION_WITH_EXTRA_BYTES: Final = 11  # librdkafka writes 9 and 10 differently, and never uses them here
 _EXTRA_BYTES: Final = 3
 
-# bits of rule B7.8: the codes of Kafka's ACL operations
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = (1 << code for code in range(3, 10))
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (1 << code for code in range(10, 13))
-_ANY_RESOURCE: Final = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
-TOPIC_OPERATIONS: Final = _ANY_RESOURCE | _READ | _WRITE | _DELETE
-GROUP_OPERATIONS: Final = _READ | _DESCRIBE | _DELETE
-NO_OPERATIONS: Final = -(2**31)
-CLUSTER_OPERATIONS: Final = _ANY_RESOURCE | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
 
-
-def respond(message: MetadataRequest, context: RequestContext, services: Services) -> Steps[Answer]:
+def respond(message: MetadataRequest, context: RequestContext, services: Services) -> Steps[Answer | Later]:
     snapshot = services.metadata_cache.snapshot
-    topics = _Topics(message, context, snapshot, services.metadata_cache.encoded_topics)
+    topics = _Topics(message, context, snapshot, services)
     try:
         yield from topics.add_requested()
     except InvalidRequest:
-        topics = _Topics(message, context, snapshot, services.metadata_cache.encoded_topics)
+        topics = _Topics(message, context, snapshot, services)
         yield from topics.add_refused(ErrorCode.INVALID_REQUEST)
         return Answer(MetadataResponse(topics=topics.encoded()), topics.errors)
+    if not topics.missing:
+        return _answer(message, context, services, topics)
+
+    async def created() -> Answer:
+        quota = services.quotas.mutations(context, strict=False)
+        topics.add_missing(await services.topic_creation.create(topics.missing, quota.record))
+        return _answer(message, context, services, topics)
+
+    return created
+
+
+def _answer(message: MetadataRequest, context: RequestContext, services: Services, topics: _Topics) -> Answer:
+    snapshot = topics.snapshot
     include_operations = message.include_cluster_authorized_operations
     response = MetadataResponse(
         brokers=tuple(  # those that have the listener of the request (rule B7.7)
@@ -71,23 +76,32 @@ def respond(message: MetadataRequest, context: RequestContext, services: Service
         cluster_id=services.cluster_id,
         controller_id=-1 if snapshot.controller_id is None else snapshot.controller_id,
         topics=topics.encoded(),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if include_operations else NO_OPERATIONS,
+        cluster_authorized_operations=(
+            services.authorization.cluster_operations(context) if include_operations else NO_OPERATIONS
+        ),
     )
     return Answer(response, topics.errors)
 
 
 class _Topics:
-    """The topics of one response, encoded, from one snapshot. Topics that have not changed are encoded once."""
+    """The topics of one response, encoded, from one snapshot. Topics that have not changed are encoded once.
+
+    ``missing`` are to be created; ``add_missing`` tells what came of that.
+    """
 
     def __init__(
-        self, request: MetadataRequest, context: RequestContext, snapshot: MetadataSnapshot, encoded: EncodedTopics
+        self, request: MetadataRequest, context: RequestContext, snapshot: MetadataSnapshot, services: Services
     ) -> None:
         self.errors: Counter[int] = Counter()
         self._request = request
         self._version = context.api_version
         self._listener = context.listener
-        self._snapshot = snapshot
-        self._encoded = encoded
+        self.snapshot = snapshot
+        self._encoded = services.metadata_cache.encoded_topics
+        self._context = context
+        self._authorization = services.authorization
+        self._creates = services.config.auto_create_topics_enable and request.allow_auto_topic_creation
+        self.missing: list[str] = []
         self._pieces: list[bytes] = []
         self._count = 0
 
@@ -99,7 +113,7 @@ class _Topics:
         """Raises InvalidRequest."""
         requested = self._request.topics
         if requested is None or (self._version == 0 and not requested):  # rule B7.1
-            yield from self._add(self._snapshot.topics, self._known)
+            yield from self._add(self.snapshot.topics, self._of_all if self._authorization.is_on else self._known)
             return
         yield from self._check(requested)
         names: dict[str, None] = {}
@@ -116,6 +130,10 @@ class _Topics:
         else:
             yield from self._add(names, self._by_name)
 
+    def add_missing(self, errors: Mapping[str, ErrorCode]) -> None:
+        self._pieces += [self._unknown(name, errors[name]) for name in self.missing]
+        self._count += len(self.missing)
+
     def add_refused(self, error: ErrorCode) -> Steps[None]:
         def refused(topic: MetadataRequestTopic) -> Steps[bytes]:
             yield from ()
@@ -126,8 +144,9 @@ class _Topics:
     def _add(self, keys: Iterable[T], encode: Callable[[T], Steps[bytes]]) -> Steps[None]:
         joined: list[bytes] = []
         for key in keys:
-            joined.append((yield from encode(key)))
-            self._count += 1
+            encoded = yield from encode(key)
+            joined.append(encoded)
+            self._count += bool(encoded)
             if len(joined) > STEP_MASK:
                 self._pieces.append(b"".join(joined))
                 joined.clear()
@@ -144,18 +163,59 @@ class _Topics:
             if not i & STEP_MASK:
                 yield
 
+    def _may_describe(self, name: str, *, log_denied: bool = True) -> bool:
+        authorization = self._authorization
+        return not authorization.is_on or authorization.allows(
+            self._context, Operation.DESCRIBE, ResourceType.TOPIC, name, log_denied=log_denied
+        )
+
+    def _of_all(self, name: str) -> Steps[bytes]:
+        """Nothing of a topic that the client may not describe."""
+        return (yield from self._known(name)) if self._may_describe(name, log_denied=False) else b""
+
     def _by_id(self, topic_id: uuid.UUID) -> Steps[bytes]:
-        name = self._snapshot.topic_names.get(topic_id)
-        if name is None or name not in self._snapshot.topics:
+        name = self.snapshot.topic_names.get(topic_id)
+        if name is None or name not in self.snapshot.topics:
             return self._one(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+        if not self._may_describe(name):
+            return self._one(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic_id)
         return (yield from self._known(name))
 
     def _by_name(self, name: str) -> Steps[bytes]:
-        if name in self._snapshot.topics:
+        if not self._may_describe(name):  # whether or not it exists
+            return self._one(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+        if name in self.snapshot.topics:
             return (yield from self._known(name))
-        valid = is_valid_topic_name(name)  # rule B7.4
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION
-        return self._one(error, name=name, is_internal=name in INTERNAL_TOPICS)
+        if not self._creates:
+            valid = is_valid_topic_name(name)  # rule B7.4
+            return self._unknown(
+                name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
+        if not self._may_create(name):
+            return self._one(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=name in INTERNAL_TOPICS)
+        self.missing.append(name)
+        return b""
+
+    def _may_create(self, name: str) -> bool:
+        authorization = self._authorization
+        return (
+            not authorization.is_on
+            or authorization.allows_on_cluster(self._context, Operation.CREATE, log_denied=False)
+            or authorization.allows(self._context, Operation.CREATE, ResourceType.TOPIC, name)
+        )
+
+    def _unknown(self, name: str, error: ErrorCode) -> bytes:
+        return self._one(
+            error,
+            name=name,
+            is_internal=name in INTERNAL_TOPICS,
+            topic_authorized_operations=self._operations(name),
+        )
+
+    def _operations(self, name: str) -> int:
+        if not self._request.include_topic_authorized_operations:
+            return NO_OPERATIONS
+        return self._authorization.operations(self._context, ResourceType.TOPIC, name)
 
     def _one(self, error: ErrorCode, **fields: Any) -> bytes:
         self.errors[error] += 1
@@ -163,10 +223,10 @@ class _Topics:
         return wire.encode_part(topic, api_key=METADATA, api_version=self._version)
 
     def _known(self, name: str) -> Steps[bytes]:
-        include_operations = self._request.include_topic_authorized_operations
-        states, topic_id = self._snapshot.topics[name], self._snapshot.topic_id(name)
-        key = name, self._listener, self._version, include_operations
-        facts = states, self._snapshot.alive_brokers, topic_id
+        operations = self._operations(name)
+        states, topic_id = self.snapshot.topics[name], self.snapshot.topic_id(name)
+        key = name, self._listener, self._version, operations
+        facts = states, self.snapshot.alive_brokers, topic_id
         found = self._encoded.get(key, facts)
         if found is None:
             partitions = yield from self._partitions(states.values())
@@ -176,7 +236,7 @@ class _Topics:
                 topic_id=topic_id,
                 is_internal=name in INTERNAL_TOPICS,
                 partitions=wire.Encoded(len(states), partitions),
-                topic_authorized_operations=TOPIC_OPERATIONS if include_operations else NO_OPERATIONS,
+                topic_authorized_operations=operations,
             )
             self._encoded.put(key, facts, found)
         else:
@@ -215,10 +275,10 @@ class _Topics:
         return tuple(i for i in brokers if self._is_reachable(i)) if self._version == 0 else brokers
 
     def _is_reachable(self, broker_id: int) -> bool:
-        return self._snapshot.endpoint(broker_id, self._listener) is not None
+        return self.snapshot.endpoint(broker_id, self._listener) is not None
 
     def _unreachable_error(self, leader: int) -> ErrorCode:
-        if leader in self._snapshot.alive_brokers and self._version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND:
+        if leader in self.snapshot.alive_brokers and self._version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND:
             return ErrorCode.LISTENER_NOT_FOUND
         return ErrorCode.LEADER_NOT_AVAILABLE
 

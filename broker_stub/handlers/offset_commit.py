@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from kce import wire
 from kce.broker_stub.errors import error_code
 from kce.broker_stub.groups.coordinator import Committer
 from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     ErrorCode,
     OffsetCommitRequest,
@@ -29,16 +31,26 @@ _FIRST_VERSION_OF_GROUPS: Final = 1
 _DEFAULT: Final = -1
 
 
+_make_response: Final = wire.maker(OffsetCommitResponse)
+_make_topic: Final = wire.maker(OffsetCommitResponseTopic)
+_make_partition: Final = wire.maker(OffsetCommitResponsePartition)
+
+
 def handle(request: Request, message: OffsetCommitRequest, services: Services) -> None:
-    """Rule G7.1. Raises EncodeError."""
+    """Rule G7.1. Raises EncodeError, Refused."""
     error = instance_id_error(message.group_instance_id, services)
     if error is not None:
         request.respond(error_response(message, request.context, error))
         return
+    context, authorization = request.context, services.authorization
+    authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+    denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
     snapshot = services.metadata_cache.snapshot
     wanted, codes = {}, {}
     for partition, entry in _entries(message):
-        if snapshot.partition(partition) is None:
+        if partition.topic in denied:
+            codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif snapshot.partition(partition) is None:
             codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             wanted[partition] = entry
@@ -95,18 +107,18 @@ async def _commit_to_zookeeper(
 
 
 def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
+    response: OffsetCommitResponse = _make_response(
         topics=tuple(
-            OffsetCommitResponseTopic(
+            _make_topic(
                 name=topic,
                 partitions=tuple(
-                    OffsetCommitResponsePartition(partition_index=number, error_code=code)
-                    for number, code in of_topic.items()
+                    _make_partition(partition_index=number, error_code=code) for number, code in of_topic.items()
                 ),
             )
             for topic, of_topic in by_topic(codes).items()
         )
     )
+    return response
 
 
 def error_response(message: OffsetCommitRequest, context: RequestContext, error: ErrorCode) -> OffsetCommitResponse:

@@ -6,6 +6,7 @@ from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     ErrorCode,
     OffsetDeleteRequest,
@@ -17,13 +18,19 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 
 
 def respond(message: OffsetDeleteRequest, context: RequestContext, services: Services) -> OffsetDeleteResponse:
+    """Raises Refused."""
+    authorization = services.authorization
+    authorization.check(context, Operation.DELETE, ResourceType.GROUP, message.group_id)
+    denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
     snapshot = services.metadata_cache.snapshot
     codes: dict[TopicPartition, ErrorCode] = {}
     known = []
     for topic in message.topics:
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
-            if snapshot.partition(partition) is None:
+            if topic.name in denied:
+                codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif snapshot.partition(partition) is None:
                 codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 known.append(partition)

@@ -11,6 +11,7 @@ from kce.broker_stub.groups.coordinator import FetchedOffset
 from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.handlers.base import Handler, Services, answering, answering_later
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     ErrorCode,
     OffsetFetchRequest,
@@ -32,31 +33,60 @@ _FIRST_VERSION_OF_GROUPS: Final = 1
 _FIRST_BATCHED_VERSION: Final = 8
 _NO_OFFSET: Final = CommittedOffset(offset=-1, commit_timestamp=-1, leader_epoch=NO_EPOCH)
 
+_DENIED: Final = FetchedOffset(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
 Fetched = Mapping[TopicPartition, FetchedOffset]
 
 
 def _respond(message: OffsetFetchRequest, context: RequestContext, services: Services) -> OffsetFetchResponse:
     if context.api_version < _FIRST_BATCHED_VERSION:
-        error, found = services.groups.fetch_offsets(
-            message.group_id, _partitions(message.topics), require_stable=message.require_stable
-        )
+        error, found = _fetched(message.group_id, message.topics, message, context, services)
         return _single(found, error)
     groups = []
     for group in message.groups:
-        error, found = services.groups.fetch_offsets(
-            group.group_id, _partitions(group.topics), require_stable=message.require_stable
-        )
+        error, found = _fetched(group.group_id, group.topics, message, context, services)
         groups.append(_group(group, found, error))
     return OffsetFetchResponse(groups=tuple(groups))
+
+
+def _fetched(
+    group_id: str,
+    topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+    message: OffsetFetchRequest,
+    context: RequestContext,
+    services: Services,
+) -> tuple[ErrorCode, Fetched]:
+    """What the client may not describe is refused, or hidden if it asks for all."""
+    authorization = services.authorization
+    if not authorization.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED, {}
+    wanted = _partitions(topics)
+    if wanted is None:
+        error, found = services.groups.fetch_offsets(group_id, None, require_stable=message.require_stable)
+        denied = authorization.denied_topics(context, Operation.DESCRIBE, dict.fromkeys(p.topic for p in found))
+        return error, {partition: offset for partition, offset in found.items() if partition.topic not in denied}
+    denied = authorization.denied_topics(context, Operation.DESCRIBE, dict.fromkeys(p.topic for p in wanted))
+    allowed = [partition for partition in wanted if partition.topic not in denied]
+    error, found = services.groups.fetch_offsets(group_id, allowed, require_stable=message.require_stable)
+    if error is ErrorCode.NONE:
+        found = {**found, **{partition: _DENIED for partition in wanted if partition.topic in denied}}
+    return error, found
 
 
 async def _respond_from_zookeeper(
     message: OffsetFetchRequest, context: RequestContext, services: Services
 ) -> OffsetFetchResponse:
-    """Rule G7.29."""
+    """Rule G7.29. Raises Refused."""
     found = {}
+    authorization = services.authorization
+    authorization.check(context, Operation.DESCRIBE, ResourceType.GROUP, message.group_id)
+    wanted = _partitions(message.topics) or ()
+    denied = authorization.denied_topics(context, Operation.DESCRIBE, dict.fromkeys(p.topic for p in wanted))
     snapshot = services.metadata_cache.snapshot
-    for partition in _partitions(message.topics) or ():
+    for partition in wanted:
+        if partition.topic in denied:
+            found[partition] = _DENIED
+            continue
         found[partition] = FetchedOffset(None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if snapshot.partition(partition) is None:
             continue

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from typing import Final
 
+from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Buffer
-from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused
+from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused, VerificationFailed
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.data_plane import Produced
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     BatchIndexAndErrorMessage,
     ErrorCode,
@@ -29,9 +32,12 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 
 ADMIN_CLIENT: Final = "__admin_client"
 _ACKS: Final = (-1, 0, 1)
+#: rule T10.10
+_ABORTABLE_SINCE: Final = 11
 #: an answer with one of these has no log start offset (rule B3.22)
 _WITHOUT_LOG_START: Final = frozenset(
     {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -45,14 +51,17 @@ _WITHOUT_LOG_START: Final = frozenset(
 def handle(request: Request, message: ProduceRequest, services: Services) -> None:
     """Raises Refused."""
     context = request.context
-    if message.transactional_id is None and _is_transactional(message):  # rules B3.1, T14.4
-        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    denied: Container[str] = ()
+    if services.authorization.is_on or message.transactional_id is None:
+        denied = _denied(message, context, services.authorization)
     refused: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
     records: dict[TopicPartition, Buffer] = {}
     for topic in message.topic_data:
         for data in topic.partition_data:
             partition = TopicPartition(topic.name, data.index)
             try:
+                if topic.name in denied:
+                    raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 records[partition] = _checked(partition, data.records or b"", message, context, services)
             except ApiException as e:
                 refused[partition] = e, e.code
@@ -60,16 +69,41 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
     def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
         results = {**refused, **results}
         if message.acks != 0:
-            respond_to(request, lambda: response(results, context, services))
-        elif any(code for _, code in results.values()):  # rule B3.36
+            respond_to(request, lambda: _throttled(response(results, context, services), request, services))
+            return
+        if services.quotas.produce.enabled:  # rule B8.7
+            request.exempt()
+            request.throttle(services.quotas.charge_produce(request))
+        if any(code for _, code in results.values()):  # rule B3.36
             request.close_connection()
         else:
             request.no_response()
 
-    if records:
+    if records and message.transactional_id is not None:
+        services.verification.append(
+            records, message.transactional_id, message.acks, message.timeout_ms, respond,
+            knows_abortable=context.header.api_version >= _ABORTABLE_SINCE,
+        )  # fmt: skip
+    elif records:
         services.data_plane.append(records, message.acks, message.timeout_ms, respond)
     else:
         respond({})
+
+
+def _throttled(answer: ProduceResponse, request: Request, services: Services) -> ProduceResponse:
+    """Rule B8.5."""
+    ms = services.quotas.charge_produce(request) if services.quotas.produce.enabled else 0
+    return replace(answer, throttle_time_ms=ms) if ms else answer
+
+
+def _denied(message: ProduceRequest, context: RequestContext, authorization: Authorization) -> Container[str]:
+    """The topics that the client may not write. Raises Refused (rules B3.1, T14.4)."""
+    name = message.transactional_id
+    if (name is None or authorization.is_on) and _is_transactional(message):
+        if name is None:
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+    return authorization.denied_topics(context, Operation.WRITE, (topic.name for topic in message.topic_data))
 
 
 def _is_transactional(message: ProduceRequest) -> bool:
@@ -161,6 +195,11 @@ def _answer(
             log_start_offset=produced.log_start_offset,
             current_leader=current,
         )
+    if isinstance(produced, VerificationFailed):
+        return PartitionProduceResponse(
+            index=partition.partition, error_code=code, base_offset=-1, error_message=produced.text,
+            current_leader=current,
+        )  # fmt: skip
     records = produced.records if isinstance(produced, InvalidRecord) else ()
     return PartitionProduceResponse(
         index=partition.partition,

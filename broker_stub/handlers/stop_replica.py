@@ -8,6 +8,7 @@ from typing import Final
 from kce.broker_stub.control_requests import stop_replica_states
 from kce.broker_stub.handlers.base import Handler, Services, answering, logged
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import ErrorCode, StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from kce.wire.vocabulary import TopicPartition
 
@@ -35,4 +36,4 @@ def _response(error: ErrorCode, codes: Mapping[TopicPartition, ErrorCode]) -> St
     return StopReplicaResponse(error_code=error, partition_errors=errors)
 
 
-HANDLER: Final = Handler(StopReplicaRequest, answering(logged(respond)), error_response)
+HANDLER: Final = Handler(StopReplicaRequest, answering(logged(respond)), error_response, needs=Operation.CLUSTER_ACTION)

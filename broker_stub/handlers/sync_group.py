@@ -9,13 +9,14 @@ from kce.broker_stub.groups.member import SyncResult
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, SyncGroupRequest, SyncGroupResponse
 
 _FIRST_VERSION_WITH_PROTOCOL: Final = 5
 
 
 def handle(request: Request, message: SyncGroupRequest, services: Services) -> None:
-    """Raises IllegalState, EncodeError."""
+    """Raises IllegalState, EncodeError, Refused."""
     error = instance_id_error(message.group_instance_id, services)
     names = message.protocol_type, message.protocol_name
     if error is None and None in names and request.context.api_version >= _FIRST_VERSION_WITH_PROTOCOL:
@@ -23,6 +24,7 @@ def handle(request: Request, message: SyncGroupRequest, services: Services) -> N
     if error is not None:
         request.respond(SyncGroupResponse(error_code=error))
         return
+    services.authorization.check(request.context, Operation.READ, ResourceType.GROUP, message.group_id)
     sync = Sync(
         message.group_id,
         message.generation_id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kce.broker_stub.groups.coordinator import Committer
@@ -10,7 +11,10 @@ from kce.broker_stub.groups.manager import Producer
 from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.transactions import check_supported
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.broker_stub.transactions.verification import Verified, Writer
 from kce.wire import (
     ErrorCode,
     TxnOffsetCommitRequest,
@@ -19,20 +23,31 @@ from kce.wire import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from kce.wire.record import NO_PRODUCER
 from kce.wire.vocabulary import TopicPartition, by_topic
 
+log = logging.getLogger(__name__)
+
 _LOAD_IN_PROGRESS_SINCE: Final = 2
+#: rule T10.10
+_ABORTABLE_SINCE: Final = 4
 
 
 def handle(request: Request, message: TxnOffsetCommitRequest, services: Services) -> None:
     """Rule G7.17. Raises Refused, EncodeError."""
     check_supported(services)
+    context, authorization = request.context, services.authorization
+    authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id)
+    authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+    denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
     snapshot = services.metadata_cache.snapshot
     now_ms = services.groups.manager.now_ms()
     refused: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for partition, entry in _entries(message):
-        if snapshot.partition(partition) is None:
+        if partition.topic in denied:
+            refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif snapshot.partition(partition) is None:
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             offsets[partition] = CommittedOffset(
@@ -46,10 +61,22 @@ def handle(request: Request, message: TxnOffsetCommitRequest, services: Services
         codes = {p: _known_to(code, request.context.header.api_version) for p, code in committed.items()}
         respond_to(request, lambda: _response({**refused, **codes}))
 
+    def verify(partition: TopicPartition, done: Callable[[ErrorCode, VerificationGuard | None], None]) -> None:
+        def verified(result: Verified) -> None:
+            try:
+                done(result.errors.get(partition, ErrorCode.NONE), result.guards.get(partition))
+            except Exception as e:  # whoever verified is not concerned
+                log.exception("%r failed", request)
+                request.fail(e)
+
+        knows_abortable = request.context.header.api_version >= _ABORTABLE_SINCE
+        writer = Writer(message.transactional_id, message.producer_id, message.producer_epoch, knows_abortable)
+        services.verification.start(writer, {partition: NO_PRODUCER}, verified)
+
     if offsets:
         committer = Committer(message.generation_id, message.member_id, message.group_instance_id)
         producer = Producer(message.producer_id, message.producer_epoch)
-        services.groups.commit(message.group_id, committer, offsets, respond, producer)
+        services.groups.verify_and_commit(message.group_id, committer, offsets, respond, producer, verify)
     else:
         respond({})
 

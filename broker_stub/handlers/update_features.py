@@ -8,9 +8,10 @@ from typing import Final
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.forwarded import forwarded, with_message
 from kce.broker_stub.reactor import Request
+from kce.broker_stub.security.operations import Operation
 from kce.wire import ErrorCode, UpdateFeaturesRequest, UpdateFeaturesResponse
 
-_FORWARDED: Final = forwarded(UpdateFeaturesRequest, with_message(UpdateFeaturesResponse))
+_FORWARDED: Final = forwarded(UpdateFeaturesRequest, with_message(UpdateFeaturesResponse), Operation.ALTER)
 
 
 def handle(request: Request, message: UpdateFeaturesRequest, services: Services) -> None:

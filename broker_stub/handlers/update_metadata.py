@@ -6,6 +6,7 @@ from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, answering, logged
 from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
 from kce.wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
 
 
@@ -21,4 +22,6 @@ def error_response(message: UpdateMetadataRequest, context: RequestContext, erro
     return UpdateMetadataResponse(error_code=error)
 
 
-HANDLER: Final = Handler(UpdateMetadataRequest, answering(logged(respond)), error_response)
+HANDLER: Final = Handler(
+    UpdateMetadataRequest, answering(logged(respond)), error_response, needs=Operation.CLUSTER_ACTION
+)

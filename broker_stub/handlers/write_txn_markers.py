@@ -13,6 +13,7 @@ from kce.broker_stub.log import Origin
 from kce.broker_stub.partition import ALL
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.data_plane import Produced
+from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     ErrorCode,
     WritableTxnMarker,
@@ -33,6 +34,9 @@ Codes = dict[int, dict[TopicPartition, ErrorCode]]
 def handle(request: Request, message: WriteTxnMarkersRequest, services: Services) -> None:
     """Answered when every append has ended (rules T7.3, T7.7). Raises Refused."""
     check_supported(services)
+    context, authorization = request.context, services.authorization
+    if not authorization.allows_on_cluster(context, Operation.ALTER, log_denied=False):
+        authorization.check_cluster(context, Operation.CLUSTER_ACTION)
     codes: Codes = {}
     waiting = len(message.markers)
 
@@ -71,6 +75,8 @@ def _write(
         hosted = services.replica_manager.partitions.get(partition)
         if hosted is None or hosted.log is None:
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif hosted.log.config.record_version < 2:
+            refused[partition] = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         else:
             records[partition] = batch
 

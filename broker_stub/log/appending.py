@@ -83,7 +83,10 @@ class ProducerUpdates:
         self.completed: list[CompletedTransaction] = []
 
     def add(self, producers: ProducerStateManager, header: BatchHeader, batch: Buffer, origin: Origin) -> None:
-        """Check and remember a batch. Raises ApiException (section 3e)."""
+        """Check and remember a batch; what waits for a verification need not wait any more (rule T10.18).
+
+        Raises ApiException (section 3e).
+        """
         append = self.appends.get(header.producer_id)
         if append is None:
             append = self.appends[header.producer_id] = producers.prepare(header.producer_id, origin)
@@ -93,6 +96,8 @@ class ProducerUpdates:
             raise CorruptMessage(str(e)) from None
         if (transaction := append.append(header, marker)) is not None:
             self.completed.append(transaction)
+        if header.is_transactional:
+            producers.verifications.end(header.producer_id)
 
     @classmethod
     def replicated(cls, producers: ProducerStateManager, checked: CheckedRecords) -> ProducerUpdates:

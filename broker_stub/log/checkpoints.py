@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from kce.broker_stub.disk import Disk, replace
@@ -68,16 +69,22 @@ def write_leader_epochs(disk: Disk, path: str, entries: Iterable[tuple[int, int]
     replace(disk, path, _encode(f"{epoch} {offset}" for epoch, offset in entries))
 
 
+@lru_cache(256)
+def _topic_id(text: str) -> uuid.UUID:
+    """The partitions of a topic share its id."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
 def read_topic_id(disk: Disk, path: str) -> uuid.UUID | None:
     """Read the topic id in `partition.metadata`; None if there is no file. Raises OSError, BadCheckpoint."""
     content = disk.read(path)
     if content is None:
         return None
     try:
-        fields = dict(line.split(": ", 1) for line in content.decode().splitlines())
+        fields = dict(line.split(": ") for line in content.decode().splitlines())
         if fields["version"] != _VERSION:
             raise BadCheckpoint(f"{path}: version {fields['version']!r} is not {_VERSION}")
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
+        return _topic_id(fields["topic_id"])
     except (ValueError, KeyError) as e:
         raise BadCheckpoint(f"{path}: {e}") from None
 

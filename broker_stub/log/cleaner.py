@@ -101,11 +101,15 @@ class Cleaner:
         self._logs = logs
         self._moving = moving
         self._now_ms = now_ms
-        self._capacity = int(dedupe_buffer_bytes * _LOAD_FACTOR) // _ENTRY_BYTES
+        self.resize(dedupe_buffer_bytes)
         self.ends: dict[TopicPartition, int] = {}
         #: truncations of the log at that time
         self._truncations: dict[TopicPartition, int] = {}
         self._uncleanable: set[TopicPartition] = set()
+
+    def resize(self, dedupe_buffer_bytes: int) -> None:
+        """From the next pass on."""
+        self._capacity = int(dedupe_buffer_bytes * _LOAD_FACTOR) // _ENTRY_BYTES
 
     def forget(self, partition: TopicPartition) -> None:
         """The log is deleted."""
@@ -154,9 +158,12 @@ class Cleaner:
         """Raises _Changed, Uncleanable, KafkaStorageError, OSError, wire.WireError."""
         found, pass_ = one.log, _Pass(one.log, self._logs, self._moving)
         keys, end = await pass_.read_keys(one, self._capacity)
+        retention_ms = found.config.delete_retention_ms
+        cleaned = [segment for segment in found.segments if segment.base_offset < one.first_dirty]
         compaction = Compaction(
-            keys, Transactions(), found.known_producers(), self._now_ms(), found.config.delete_retention_ms, one.end
-        )
+            keys, Transactions(), found.known_producers(), self._now_ms(), retention_ms, one.end,
+            old_delete_horizon_ms=cleaned[-1].modified_ms - retention_ms if cleaned else 0,
+        )  # fmt: skip
         before = found.size
         first = found.segments[0].base_offset
         for group in groups(found.segments.from_offset(first, end), found.config):
@@ -209,8 +216,6 @@ class _Pass:
     async def _batches(self, segment: Segment) -> AsyncGenerator[tuple[Buffer, RecordBatch]]:
         """Each batch of a segment, encoded and decoded; other tasks run in between."""
         for place in segment.scan(0):
-            if place.header.magic < 2:
-                raise Uncleanable(f"{segment} has messages of format {place.header.magic}")
             data = segment.read(place.position, place.header.size)
             yield data, read_records(data).batches[0]
             await trio.lowlevel.checkpoint()
@@ -227,7 +232,7 @@ class _Pass:
                     counts = not transactions.is_discarded(batch) and not batch.is_control
                     if not keys.add(batch, one.first_dirty, counts=counts):
                         if keys.latest < one.first_dirty:
-                            raise Uncleanable(f"a batch has more keys than log.cleaner.dedupe.buffer.size: {capacity}")
+                            raise Uncleanable("log.cleaner.dedupe.buffer.size has no room for a key")
                         return keys, keys.latest + 1
         keys.latest = max(keys.latest, one.end - 1)
         return keys, one.end
@@ -245,6 +250,7 @@ class _Pass:
             new.complete()
             await found.context.disk.flush_all(new.to_flush())
             self._check(group)
+            new.modified_ms = group[-1].modified_ms
         except (_Changed, Uncleanable, errors.WireError):
             found.context.delete_later(new.delete_later(), 0)
             raise
@@ -255,9 +261,11 @@ class _Pass:
         segments, interval = self._log.segments, self._log.config.index_interval_bytes
         following = segments.from_offset(segment.base_offset)[1]  # it is not the active one
         compaction.transactions.expect(segments.aborted(segment.base_offset, following.base_offset))
+        modified_ms = segment.modified_ms
         async with aclosing(self._batches(segment)) as batches:
             async for data, batch in batches:
-                kept = compaction.filtered(batch)
+                is_old = batch.magic < 2
+                kept = compaction.filtered_old(batch, modified_ms) if is_old else compaction.filtered(batch)
                 if kept is not None:
                     parts = (data if kept is batch else write_records(kept),)
                     new.append(

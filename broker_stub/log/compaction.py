@@ -44,7 +44,7 @@ class KeyOffsets:
         return self._offsets.get(_digest(key), NO_OFFSET)
 
     def add(self, batch: RecordBatch, first_offset: int, *, counts: bool) -> bool:
-        """Take the keys of a batch, from ``first_offset`` on; False if not all of them have room.
+        """Take the keys of a batch, from ``first_offset`` on; False if not all of them have room: those before have.
 
         ``counts``: its records supersede earlier ones; those of control batches and aborted transactions do not.
         """
@@ -54,6 +54,7 @@ class KeyOffsets:
                     if len(self._offsets) >= self._capacity:
                         return False
                     self._offsets[_digest(record.key)] = record.offset
+                    self.latest = max(self.latest, record.offset)
         if batch.last_offset >= first_offset:
             self.latest = max(self.latest, batch.last_offset)
         return True
@@ -118,7 +119,11 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One pass over a log. Times are ms since 1970. ``end_offset``: of what may be cleaned."""
+    """One pass over a log. Times are ms since 1970. ``end_offset``: of what may be cleaned.
+
+    ``old_delete_horizon_ms``: tombstones of magic 0 and 1, which have no horizon of their own, go from segments that
+    were last written by then.
+    """
 
     keys: KeyOffsets
     transactions: Transactions
@@ -126,9 +131,29 @@ class Compaction:
     now_ms: int
     delete_retention_ms: int
     end_offset: int
+    old_delete_horizon_ms: int = 0
+
+    def filtered_old(self, batch: RecordBatch, modified_ms: int) -> RecordBatch | None:
+        """A batch of magic 0 or 1 as it is kept, or None. ``modified_ms``: when its segment was last written."""
+        keeps_tombstones = modified_ms > self.old_delete_horizon_ms
+        records = tuple(
+            record
+            for record in batch.records
+            if record.offset > self.keys.latest
+            or (
+                record.key is not None
+                and record.offset >= self.keys.get(record.key)
+                and (record.value is not None or keeps_tombstones)
+            )
+        )
+        if len(records) == len(batch.records):
+            return batch
+        if not records:
+            return None
+        return RecordBatch.of(*records, magic=batch.magic, codec=batch.codec, timestamp_type=batch.timestamp_type)
 
     def filtered(self, batch: RecordBatch) -> RecordBatch | None:
-        """The batch as it is kept: itself if nothing changes, without records, or None."""
+        """A batch of magic 2 as it is kept: itself if nothing changes, without records, or None."""
         discarded = self.transactions.is_discarded(batch)
         drops_all = discarded and (not batch.is_control or self._is_past_horizon(batch))
         records = () if drops_all else tuple(record for record in batch.records if self._is_kept(batch, record))

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kce.broker_stub.config_entries import BrokerSettings, topic_entries
-from kce.wire.configuration import TOPIC_CONFIGS
+from kce.wire.configuration import TOPIC_CONFIGS, ConfigError
+from kce.wire.metadata_version import MetadataVersion
 from kce.wire.record import Codec, TimestampType
 
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 
 _NO_LIMIT_MS = 2**63 - 1
+
+#: the format of records is always the newest under these protocols between brokers (rule B3.23)
+_ONE_FORMAT_SINCE = MetadataVersion.parse("3.0-IV1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,8 @@ class LogConfig:
     message_timestamp_after_max_ms: int
     min_insync_replicas: int
     message_downconversion_enable: bool
+    #: the magic of what a leader appends
+    record_version: int = 2
 
     @classmethod
     def of(cls, topic: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None) -> LogConfig:
@@ -97,4 +103,23 @@ class LogConfig:
             message_timestamp_after_max_ms=timestamp_limit("message.timestamp.after.max.ms"),
             min_insync_replicas=number("min.insync.replicas"),
             message_downconversion_enable=bool(values["message.downconversion.enable"]),
+            record_version=_record_version(topic, broker),
         )
+
+
+def _record_version(topic: Mapping[str, str], broker: BrokerSettings) -> int:
+    """Rule B3.23. A topic's format that the protocol between brokers does not know is ignored. Raises ConfigError."""
+    protocol = _metadata_version(next(broker.synonyms("inter.broker.protocol.version")).value)
+    if protocol >= _ONE_FORMAT_SINCE:
+        return 2
+    own = topic.get("message.format.version")
+    if own is not None and (found := _metadata_version(own)) <= protocol:
+        return found.record_version
+    return _metadata_version(next(broker.synonyms("log.message.format.version")).value).record_version
+
+
+def _metadata_version(text: str | None) -> MetadataVersion:
+    try:
+        return MetadataVersion.parse(text or "")
+    except ValueError as e:
+        raise ConfigError(str(e)) from None

@@ -18,9 +18,10 @@ from kce.broker_stub.log.checkpoints import read_topic_id, write_topic_id
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.leader_epochs import LeaderEpochCache
 from kce.broker_stub.log.loading import load
-from kce.broker_stub.log.names import PARTITION_METADATA
+from kce.broker_stub.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from kce.broker_stub.log.producer_state import ProducerState, ProducerStateManager
 from kce.broker_stub.log.segments import LogContext, OffsetMetadata, Segments
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire.vocabulary import TopicPartition
 
 #: both ends of a log that has no files yet
@@ -82,8 +83,9 @@ class LogFiles:
 
     def _load(self, clean: bool, log_start_offset: int, recovery_point: int) -> Segments:
         context, folder = self.context, self.folder
+        self._folder = folder  # one string for all that name files in it
         context.disk.make_folder(folder)
-        self._epochs = LeaderEpochCache(context.disk, folder)
+        self._epochs = self._open_epochs()
         self._producers = ProducerStateManager(context.disk, folder, expiration_ms=context.producer_id_expiration_ms)
         self._segments, self.log_start_offset, self.recovery_point = load(
             context,
@@ -97,6 +99,24 @@ class LogFiles:
         )
         self._last_flush_ms = context.now_ms()
         return self._segments
+
+    def _open_epochs(self) -> LeaderEpochCache:
+        """Formats before magic 2 have no epochs (rule B5.22). Raises OSError."""
+        disk = self.context.disk
+        if self.config.record_version == 2:
+            return LeaderEpochCache(disk, self.folder)
+        disk.delete(f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}")
+        return LeaderEpochCache()
+
+    @storage
+    def update_config(self, config: LogConfig) -> None:
+        """Raises KafkaStorageError."""
+        before, self.config = self.config, config
+        if before.record_version != config.record_version:
+            if self.has_files:
+                self._epochs = self._open_epochs()
+            elif config.record_version < 2:
+                self._epochs.clear()
 
     def _make(self) -> Segments:
         """Make the folder and the files of a new log. Raises OSError."""
@@ -158,9 +178,24 @@ class LogFiles:
         """By producer id."""
         return {} if self._producers is None else self._producers.producers
 
+    def has_late_transaction(self, limit_ms: int) -> bool:
+        """See `ProducerStateManager` (rule T8.6)."""
+        return self._producers is not None and self._producers.has_late_transaction(self.context.now_ms(), limit_ms)
+
+    @storage
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard | None:
+        """The guard for batches from that sequence on; None if a transaction is open (rule T10.5).
+
+        Raises KafkaStorageError.
+        """
+        if self.producers.has_open_transaction(producer_id):
+            return None
+        return self.producers.verifications.start(producer_id, epoch, sequence, self.context.now_ms())
+
     def remove_expired_producers(self) -> None:
         """Rule B3.53."""
         if self._producers is not None:
+            self._producers.expiration_ms = self.context.producer_id_expiration_ms
             self._producers.remove_expired(self.context.now_ms())
 
     @property

@@ -206,7 +206,9 @@ class TransactionIndex:
             self.transactions.append(transaction)
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Raises OSError."""
+        """Raises ValueError unless it ends after those before (rule T12.9), OSError."""
+        if self.transactions and transaction.last_offset <= self.transactions[-1].last_offset:
+            raise ValueError(f"{transaction} does not follow {self.transactions[-1]} in {self._path()}")
         file = self._disk.open(self._path())
         file.truncate(len(self.transactions) * _TXN_ENTRY.size)
         file.append(_TXN_ENTRY.pack(_TXN_VERSION, *transaction))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from kce.broker_stub.disk import Disk
@@ -21,6 +22,12 @@ class EpochEnd(NamedTuple):
 
 
 UNDEFINED_END: Final = EpochEnd(UNDEFINED, UNDEFINED)
+
+
+@lru_cache(256)
+def _first_entry(epoch: int, start_offset: int) -> tuple[tuple[int, int]]:
+    """Entries that many logs have, once for all."""
+    return ((epoch, start_offset),)
 
 
 class LeaderEpochCache:
@@ -65,7 +72,7 @@ class LeaderEpochCache:
             return False
         while kept and (kept[-1][0] >= epoch or kept[-1][1] >= start_offset):
             kept = kept[:-1]
-        self.entries = (*kept, (epoch, start_offset))
+        self.entries = (*kept, (epoch, start_offset)) if kept else _first_entry(epoch, start_offset)
         return True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> EpochEnd:

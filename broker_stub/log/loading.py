@@ -18,6 +18,7 @@ from kce.broker_stub.log.names import (
     SEGMENT_FILES,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     parse_offset_name,
 )
 from kce.broker_stub.log.producer_state import CompletedTransaction, Origin, ProducerAppend, ProducerStateManager
@@ -158,7 +159,7 @@ class _Loader:
         if not all(segment.path(suffix).rpartition("/")[2] in names for suffix in (INDEX, TIME_INDEX)):
             return False
         try:
-            if segment.path(SEGMENT_FILES[-1]).rpartition("/")[2] in names:
+            if segment.path(TXN_INDEX).rpartition("/")[2] in names:
                 return segment.txn_index is not None
         except CorruptIndex:
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kce.broker_stub.disk import Buffer
@@ -23,6 +23,8 @@ from kce.broker_stub.log.producer_state import Origin
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
 from kce.broker_stub.log.validation import Assigned, assign_offsets, check_records
+from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
+from kce.wire.batch_header import BatchHeader
 from kce.wire.record import NO_PRODUCER
 from kce.wire.vocabulary import TopicPartition
 
@@ -162,8 +164,9 @@ class Log(LogFiles):
         *,
         origin: Origin = Origin.CLIENT,
         zstd_allowed: bool = True,
+        guard: VerificationGuard | None = EXEMPT,
     ) -> Appended:
-        """Validate, assign offsets, append (rules B3.16 to B3.21).
+        """Validate, assign offsets, append (rules B3.16 to B3.21). ``guard``: of ``start_verification``, if any.
 
         Raises ApiException: InvalidRecord, InvalidTimestamp, MessageTooLarge, CorruptMessage, RecordListTooLarge, those
         of `ProducerAppend`, KafkaStorageError.
@@ -181,14 +184,14 @@ class Log(LogFiles):
             zstd_allowed=zstd_allowed,
         )
         header = batch.header
-        if header.size != len(checked.data) and header.size > self.config.max_message_bytes:
-            raise MessageTooLarge(f"a batch of {header.size} bytes after it was converted")
-        return self._append_assigned(batch, origin)
+        if header.size != len(checked.data) and batch.largest > self.config.max_message_bytes:
+            raise MessageTooLarge(f"a batch of {batch.largest} bytes after it was converted")
+        return self._append_assigned(batch, origin, guard)
 
-    def _append_assigned(self, batch: Assigned, origin: Origin) -> Appended:
+    def _append_assigned(self, batch: Assigned, origin: Origin, guard: VerificationGuard | None) -> Appended:
         header = batch.header
         segments = self.segments
-        self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        self._note_epoch(header)
         segment = self._maybe_roll(header.size, header.base_offset, header.last_offset, header.max_timestamp)
         updates = None
         if header.producer_id != NO_PRODUCER:
@@ -199,10 +202,12 @@ class Log(LogFiles):
                     original.first_offset, original.last_offset, self.log_start_offset, original.timestamp,
                     is_duplicate=True,
                 )  # fmt: skip
+            if guard is not EXEMPT and header.is_transactional and not header.is_control:
+                self.producers.check_verified(header.producer_id, guard)
             updates = ProducerUpdates()
             updates.add(self.producers, header, b"".join(batch.parts) if header.is_control else b"", origin)
         segments.append(
-            header.last_offset, header.max_timestamp, header.last_offset, batch.parts, self.config.index_interval_bytes
+            header.last_offset, header.max_timestamp, batch.offset_of_max, batch.parts, self.config.index_interval_bytes
         )
         self._appended(segment, header.last_offset, updates)
         return Appended(
@@ -224,10 +229,7 @@ class Log(LogFiles):
             )
         segments, size = self.segments, len(checked.data)
         for _, header in checked.batches:
-            if header.magic == 2:
-                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-            else:  # rule B5.22
-                self._epochs.clear()
+            self._note_epoch(header)
         segment = self._maybe_roll(size, extent.roll_offset, extent.last_offset, extent.max_timestamp)
         updates = ProducerUpdates.replicated(self.producers, checked)
         segments.append(
@@ -236,6 +238,13 @@ class Log(LogFiles):
         )  # fmt: skip
         self._appended(segment, extent.last_offset, updates)
         return Appended(extent.first_offset, extent.last_offset, self.log_start_offset, size=size)
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        """Rule B5.22."""
+        if header.magic < 2:
+            self._epochs.clear()
+        elif self.config.record_version == 2:
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _maybe_roll(self, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
         config = self.config
@@ -303,7 +312,8 @@ class Log(LogFiles):
     @storage
     def assign_epoch(self, epoch: int) -> None:
         """A leader of this epoch begins to write (rule B5.22). Raises KafkaStorageError."""
-        self._epochs.assign(epoch, self.log_end_offset)
+        if self.config.record_version == 2:
+            self._epochs.assign(epoch, self.log_end_offset)
 
     def end_offset_of(self, epoch: int) -> EpochEnd:
         """Rule B5.23."""
@@ -374,11 +384,11 @@ class Log(LogFiles):
         self.producers.replicated(self.high_watermark)
         self._update_first_unstable()
 
-    def _delete(self, segments: list[Segment]) -> None:
+    def _delete(self, segments: Sequence[Segment]) -> None:
         self.segments.delete_files(segments, self.config)
         self._delete_snapshots(segments)
 
-    def _delete_snapshots(self, segments: list[Segment]) -> None:
+    def _delete_snapshots(self, segments: Iterable[Segment]) -> None:
         paths = [path for segment in segments for path in self.producers.delete_later(segment.base_offset)]
         if paths:
             self.context.delete_later(paths, self.config.file_delete_delay_ms)
@@ -400,8 +410,6 @@ class Log(LogFiles):
         replaced = {segment.base_offset for segment in old}
         if self._high_watermark.segment in replaced:
             self._high_watermark = OffsetMetadata(self.high_watermark)
-        if self._first_unstable is not None and self._first_unstable.segment in replaced:
-            self._first_unstable = OffsetMetadata(self._first_unstable.offset)
 
     @storage
     def delete_old_segments(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kce.broker_stub.errors import CorruptMessage
+from kce.broker_stub.errors import CorruptMessage, UnsupportedForMessageFormat
 from kce.broker_stub.log.files import storage
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.log import Log
@@ -29,7 +29,11 @@ def earliest(log: Log) -> FoundOffset:
 
 @storage
 def find_timestamp(log: Log, timestamp: int) -> FoundOffset | None:
-    """The first record of that time or later (rule B7.18). Raises CorruptMessage, KafkaStorageError."""
+    """The first record of that time or later (rule B7.18).
+
+    Raises CorruptMessage, UnsupportedForMessageFormat, KafkaStorageError.
+    """
+    _check_timestamps(log)
     for segment in log.segments:
         if segment.size and segment.largest_timestamp_ms >= timestamp:
             for place in segment.find_timestamp(timestamp, log.log_start_offset):
@@ -42,7 +46,11 @@ def find_timestamp(log: Log, timestamp: int) -> FoundOffset | None:
 
 @storage
 def find_max_timestamp(log: Log) -> FoundOffset | None:
-    """The first record with the greatest timestamp (rule B7.17). Raises CorruptMessage, KafkaStorageError."""
+    """The first record with the greatest timestamp (rule B7.17).
+
+    Raises CorruptMessage, UnsupportedForMessageFormat, KafkaStorageError.
+    """
+    _check_timestamps(log)
     segment = max(log.segments, key=lambda segment: segment.max_timestamp.timestamp)
     greatest = segment.max_timestamp.timestamp
     if greatest < 0:
@@ -77,6 +85,12 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+
+
+def _check_timestamps(log: Log) -> None:
+    """Raises UnsupportedForMessageFormat for a log of magic 0, which has no timestamps."""
+    if not log.config.record_version:
+        raise UnsupportedForMessageFormat(f"{log.partition} has message.format.version 0.9.0 or older")
 
 
 def _records(segment: Segment, place: Place) -> tuple[Record, ...]:

@@ -13,6 +13,7 @@ import logging
 import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -280,7 +281,15 @@ class LogManager:
         chosen = None if topics is None else set(topics)
         for found in self._all():
             if chosen is None or found.partition.topic in chosen:
-                found.config = self._config_of(found.partition.topic)
+                with suppress(KafkaStorageError):  # its directory has reported it
+                    found.update_config(self._config_of(found.partition.topic))
+
+    def reconfigure(self, config: LogManagerConfig) -> None:
+        """Settings that change while the broker runs: the cleaner's, and the expiration of producers (rule B3.53)."""
+        self._config = config
+        self._cleaner.resize(config.log_cleaner_dedupe_buffer_size)
+        for directory in self.directories:
+            directory.producer_id_expiration_ms = config.producer_id_expiration_ms
 
     def _all(self) -> list[Log]:
         return [*self.logs.values(), *self.future.logs.values()]
@@ -300,10 +309,10 @@ class LogManager:
                 (config.replica_high_watermark_checkpoint_interval_ms, 0, self.checkpoint_high_watermarks),
                 (config.producer_id_expiration_check_interval_ms, 0, self._expire_producers),
             ):
-                nursery.start_soon(_every, interval_ms / 1000, initial_ms / 1000, task)
+                nursery.start_soon(_every, partial(_seconds, interval_ms), initial_ms / 1000, task)
             nursery.start_soon(self._do_later)
             if config.log_cleaner_enable:
-                nursery.start_soon(_every, config.log_cleaner_backoff_ms / 1000, 0, self._compact)
+                nursery.start_soon(_every, lambda: _seconds(self._config.log_cleaner_backoff_ms), 0, self._compact)
             task_status.started()
 
     def _wake(self) -> None:
@@ -428,9 +437,13 @@ def _as_async(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
     return run
 
 
-async def _every(interval: float, initial: float, task: Callable[[], Awaitable[None]]) -> None:
+def _seconds(ms: int) -> float:
+    return ms / 1000
+
+
+async def _every(interval: Callable[[], float], initial: float, task: Callable[[], Awaitable[None]]) -> None:
     """Seconds between the ends of one run and the start of the next; never if that is longer than a clock goes."""
     await trio.sleep(initial)
     while True:
-        await trio.sleep(interval)
+        await trio.sleep(interval())
         await task()

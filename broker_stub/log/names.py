@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final, NamedTuple
 
 from kce.wire.vocabulary import TopicPartition
@@ -61,7 +62,8 @@ def parse_folder(name: str) -> Folder | None:
     found = _FOLDER.fullmatch(name)
     if found is None or (found["kind"] is None and name.endswith(("-delete", "-future", "-stray"))):
         return None
-    return Folder(TopicPartition(found["topic"], int(found["partition"])), found["kind"])
+    topic = sys.intern(found["topic"])  # the partitions of a topic share its name
+    return Folder(TopicPartition(topic, int(found["partition"])), found["kind"])
 
 
 def marked_folder(partition: TopicPartition, kind: str, unique: str) -> str:

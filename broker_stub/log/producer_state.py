@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.errors import (
@@ -20,15 +20,20 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log.names import DELETED, SNAPSHOT, offset_name, parse_offset_name
 from kce.broker_stub.log.snapshots import CorruptSnapshot, ProducerSnapshot, read_snapshot, write_snapshot
+from kce.broker_stub.log.verification import Verification, VerificationGuard, Verifications
 from kce.wire.batch_header import BatchHeader
 from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, EndTransactionMarker
 
 log = logging.getLogger(__name__)
 
+V = TypeVar("V")
+
 #: rule B3.44
 BATCHES_TO_RETAIN: Final = 5
 _MAX_SEQUENCE: Final = 2**31 - 1
 _NO_COORDINATOR: Final = -1
+#: what most logs know of producers and transactions: one table for all, which is never changed
+_NONE: Final[dict[int, Any]] = {}
 
 
 class Origin(enum.Enum):
@@ -89,11 +94,18 @@ class CompletedTransaction(NamedTuple):
 class ProducerAppend:
     """The batches of one producer that are about to be appended. ``state`` is what it will be then."""
 
-    __slots__ = ("_known", "_origin", "_producer_id", "started", "state")
+    __slots__ = ("_known", "_origin", "_producer_id", "_verification", "started", "state")
 
-    def __init__(self, producer_id: int, known: ProducerState | None, origin: Origin) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        known: ProducerState | None,
+        origin: Origin,
+        verification: Verification | None = None,
+    ) -> None:
         self._producer_id = producer_id
         self._origin = origin
+        self._verification = verification
         self._known = known or ProducerState()
         self.state = self._known
         #: first offsets of transactions
@@ -162,8 +174,12 @@ class ProducerAppend:
             )
 
     def _check_sequence(self, header: BatchHeader) -> None:
-        """Rules B3.48 to B3.51."""
+        """Rules B3.48 to B3.51, T10.17."""
         first, state = header.base_sequence, self.state
+        if self._verification is not None and first > self._verification.lowest_sequence:
+            raise OutOfOrderSequence(
+                f"{self._name}: sequence {first} overtakes {self._verification.lowest_sequence}, which is not verified"
+            )
         if state.epoch == NO_PRODUCER:
             return
         if header.producer_epoch != state.epoch:
@@ -177,6 +193,14 @@ class ProducerAppend:
             raise OutOfOrderSequence(f"{self._name}: sequence {first} follows {last}")
 
 
+def _with(known: dict[int, V], key: int, value: V) -> dict[int, V]:
+    """That table with one more entry; another one if it is empty, because it may be that of all logs."""
+    if not known:
+        return {key: value}
+    known[key] = value
+    return known
+
+
 class ProducerStateManager:
     """The producers of one log, and the snapshots of their state in its folder. Raises OSError.
 
@@ -184,33 +208,33 @@ class ProducerStateManager:
     """
 
     __slots__ = (
-        "_disk", "_expiration_ms", "_folder", "_last_snapshot_offset", "_ongoing", "_snapshots", "_unreplicated",
-        "map_end_offset", "producers",
+        "_disk", "_folder", "_last_snapshot_offset", "_ongoing", "_unreplicated", "_verifications", "expiration_ms",
+        "map_end_offset", "producers", "snapshots",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, folder: str, *, expiration_ms: int, names: list[str] | None = None) -> None:
-        """``names``: the files in the folder, if they are known."""
+    def __init__(self, disk: Disk, folder: str, *, expiration_ms: int) -> None:
         self._disk = disk
         self._folder = folder
-        self._expiration_ms = expiration_ms
-        self.producers: dict[int, ProducerState] = {}
+        self.expiration_ms = expiration_ms
+        self.producers: dict[int, ProducerState] = _NONE
         #: first offset -> producer id of open transactions, ascending
-        self._ongoing: dict[int, int] = {}
+        self._ongoing: dict[int, int] = _NONE
         #: first offset -> last offset of transactions that have ended, perhaps beyond the high watermark
-        self._unreplicated: dict[int, int] = {}
+        self._unreplicated: dict[int, int] = _NONE
+        self._verifications: Verifications | None = None
         self.map_end_offset = 0
         self._last_snapshot_offset = 0
-        #: offsets, ascending
-        self._snapshots = self._find_snapshots(disk.files(folder) if names is None else names)
+        #: offsets of the snapshots, ascending
+        self.snapshots = self._find_snapshots(disk.files(folder))
 
     @staticmethod
-    def _find_snapshots(names: list[str]) -> list[int]:
+    def _find_snapshots(names: list[str]) -> tuple[int, ...]:
         parsed = (parse_offset_name(name) for name in names)
-        return sorted(offset for offset, suffix in filter(None, parsed) if suffix == SNAPSHOT)
+        return tuple(sorted(offset for offset, suffix in filter(None, parsed) if suffix == SNAPSHOT))
 
     def reload_snapshots(self) -> None:
         """Others have written snapshots, or removed some."""
-        self._snapshots = self._find_snapshots(self._disk.files(self._folder))
+        self.snapshots = self._find_snapshots(self._disk.files(self._folder))
 
     def _path(self, offset: int) -> str:
         return f"{self._folder}/{offset_name(offset, SNAPSHOT)}"
@@ -223,20 +247,31 @@ class ProducerStateManager:
         return not self.producers and not self._unreplicated
 
     @property
-    def snapshots(self) -> tuple[int, ...]:
-        """Offsets of the snapshots, ascending."""
-        return tuple(self._snapshots)
+    def verifications(self) -> Verifications:
+        if self._verifications is None:
+            self._verifications = Verifications()
+        return self._verifications
 
     # appending
 
     def prepare(self, producer_id: int, origin: Origin) -> ProducerAppend:
-        return ProducerAppend(producer_id, self.producers.get(producer_id), origin)
+        verification = None if self._verifications is None else self._verifications.get(producer_id)
+        return ProducerAppend(producer_id, self.producers.get(producer_id), origin, verification)
+
+    def has_open_transaction(self, producer_id: int) -> bool:
+        known = self.producers.get(producer_id)
+        return known is not None and known.transaction is not None
+
+    def check_verified(self, producer_id: int, guard: VerificationGuard | None) -> None:
+        """Raises InvalidTxnState unless a transaction is open or was verified (rule T10.15)."""
+        if not self.has_open_transaction(producer_id) and not self.verifications.accepts(producer_id, guard):
+            raise InvalidTxnState(f"producer {producer_id} has no transaction in this partition")
 
     def update(self, producer_id: int, append: ProducerAppend) -> None:
         """The batches are in the log."""
-        self.producers[producer_id] = append.state
+        self.producers = _with(self.producers, producer_id, append.state)
         for first_offset in append.started:
-            self._ongoing[first_offset] = producer_id
+            self._ongoing = _with(self._ongoing, first_offset, producer_id)
 
     def last_stable_offset(self, completed: CompletedTransaction) -> int:
         """The last stable offset once ``completed`` is replicated."""
@@ -245,12 +280,19 @@ class ProducerStateManager:
 
     def complete(self, completed: CompletedTransaction) -> None:
         self._ongoing.pop(completed.first_offset, None)
-        self._unreplicated[completed.first_offset] = completed.last_offset
+        self._unreplicated = _with(self._unreplicated, completed.first_offset, completed.last_offset)
 
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the earliest transaction that is open or not yet replicated to its end (rule B3.65)."""
         return min((*self._ongoing, *self._unreplicated), default=None)
+
+    def has_late_transaction(self, now_ms: int, limit_ms: int) -> bool:
+        """Whether the oldest open transaction was not written to for longer (rule T8.6)."""
+        if not self._ongoing:
+            return False
+        producer_id = self._ongoing[min(self._ongoing)]
+        return now_ms - self.producers[producer_id].last_timestamp > limit_ms
 
     def replicated(self, high_watermark: int) -> None:
         """The high watermark has moved."""
@@ -258,30 +300,32 @@ class ProducerStateManager:
             self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= high_watermark}
 
     def remove_expired(self, now_ms: int) -> None:
-        """Rule B3.53."""
+        """Rules B3.53, T10.18."""
+        if self._verifications is not None:
+            self._verifications.remove_expired(now_ms, self.expiration_ms)
         if any(self._is_expired(state, now_ms) for state in self.producers.values()):
             self.producers = {i: state for i, state in self.producers.items() if not self._is_expired(state, now_ms)}
 
     def _is_expired(self, state: ProducerState, now_ms: int) -> bool:
-        return state.transaction is None and now_ms - state.last_timestamp >= self._expiration_ms
+        return state.transaction is None and now_ms - state.last_timestamp >= self.expiration_ms
 
     # the log moves
 
     def log_start_moved(self, log_start_offset: int) -> None:
         self.replicated(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
-        self._last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
+        self._last_snapshot_offset = self.snapshots[-1] if self.snapshots else log_start_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
         """Forget what is beyond the end of the log; the state is then that of the newest snapshot (rule B5.27)."""
-        for offset in [i for i in self._snapshots if i > log_end_offset or i <= log_start_offset]:
+        for offset in [i for i in self.snapshots if i > log_end_offset or i <= log_start_offset]:
             self._delete(offset)
         if log_end_offset == self.map_end_offset:
             self.log_start_moved(log_start_offset)
             return
         self._clear()
-        while self._snapshots:
-            offset = self._snapshots[-1]
+        while self.snapshots:
+            offset = self.snapshots[-1]
             try:
                 self._load(read_snapshot(self._disk, self._path(offset)), now_ms)
             except CorruptSnapshot as e:
@@ -303,14 +347,12 @@ class ProducerStateManager:
                 (batch,) if entry.last_offset >= 0 else (),
             )
             if not self._is_expired(state, now_ms):
-                self.producers[producer_id] = state
+                self.producers = _with(self.producers, producer_id, state)
                 if state.transaction is not None:
-                    self._ongoing[state.transaction] = producer_id
+                    self._ongoing = _with(self._ongoing, state.transaction, producer_id)
 
     def _clear(self) -> None:
-        self.producers = {}
-        self._ongoing = {}
-        self._unreplicated = {}
+        self.producers = self._ongoing = self._unreplicated = _NONE
 
     def truncate_fully(self, offset: int) -> None:
         """The log is empty, and starts at that offset."""
@@ -328,8 +370,8 @@ class ProducerStateManager:
         if offset <= self._last_snapshot_offset:
             return None
         write_snapshot(self._disk, self._path(offset), dict(self._entries()))
-        if offset not in self._snapshots:
-            self._snapshots = sorted((*self._snapshots, offset))
+        if offset not in self.snapshots:
+            self.snapshots = tuple(sorted((*self.snapshots, offset)))
         self._last_snapshot_offset = offset
         return self._path(offset)
 
@@ -351,7 +393,7 @@ class ProducerStateManager:
 
     def remove_stray(self, base_offsets: set[int]) -> None:
         """Keep the snapshots at the start of a segment, and the newest of the others if it is beyond them."""
-        stray = [offset for offset in self._snapshots if offset not in base_offsets]
+        stray = [offset for offset in self.snapshots if offset not in base_offsets]
         kept = stray[-1] if stray and stray[-1] >= max(base_offsets, default=0) else None
         for offset in stray:
             if offset != kept:
@@ -359,9 +401,9 @@ class ProducerStateManager:
 
     def delete_later(self, offset: int) -> list[str]:
         """Mark a snapshot as to be removed; its new path, if there was one."""
-        if offset not in self._snapshots:
+        if offset not in self.snapshots:
             return []
-        self._snapshots = [i for i in self._snapshots if i != offset]
+        self.snapshots = tuple(i for i in self.snapshots if i != offset)
         path = self._path(offset)
         if not self._disk.exists(path):
             return []
@@ -369,5 +411,5 @@ class ProducerStateManager:
         return [path + DELETED]
 
     def _delete(self, offset: int) -> None:
-        self._snapshots = [i for i in self._snapshots if i != offset]
+        self.snapshots = tuple(i for i in self.snapshots if i != offset)
         self._disk.delete(self._path(offset))

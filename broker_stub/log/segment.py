@@ -24,6 +24,8 @@ from kce.wire.record import NO_TIMESTAMP
 
 #: bytes per read when scanning headers: more than between two entries of an index
 _SCAN_BYTES: Final = 64 * 1024
+#: as long as a segment is no larger, its index has no entries, with Kafka's default interval
+_UNINDEXED_BYTES: Final = 4096
 #: entries of the two indexes are 8 and 12 bytes
 _OFFSET_ENTRY_BYTES: Final = 8
 _TIME_ENTRY_BYTES: Final = 12
@@ -170,6 +172,10 @@ class Segment:
     def modified_ms(self) -> int:
         return self._disk.modified_ms(self.path(LOG))
 
+    @modified_ms.setter
+    def modified_ms(self, time_ms: int) -> None:
+        self._disk.set_modified_ms(self.path(LOG), time_ms)
+
     # writing
 
     def can_hold(self, offset: int) -> bool:
@@ -258,7 +264,8 @@ class Segment:
 
         ``each`` gets every good batch. Returns how many bytes were cut off.
         """
-        self.txn_index.truncate_to(self.base_offset)
+        self._disk.delete(self.path(TXN_INDEX))  # it may be corrupt, and ``each`` makes it anew
+        self._txn_index = None
         valid = self._make_indexes(self._checked(each), index_interval_bytes)
         cut = self._file.size - valid
         self._file.truncate(valid)
@@ -349,7 +356,8 @@ class Segment:
     def find(self, offset: int, position: int = 0) -> Place | None:
         """Find the first batch whose last offset is at least ``offset``; start at or after ``position``."""
         if self.size:
-            for place in self.scan(max(position, self.index.lookup(offset).position)):
+            is_small = self._index is None and self.size <= _UNINDEXED_BYTES  # of many logs, indexes are much memory
+            for place in self.scan(position if is_small else max(position, self.index.lookup(offset).position)):
                 if place.header.last_offset >= offset:
                     return place
         return None
@@ -358,7 +366,8 @@ class Segment:
         """The offset after the last batch."""
         found = self.base_offset
         if self.size:
-            for place in self.scan(self.index.lookup(self.index.last_offset).position):
+            is_small = self._index is None and self.size <= _SCAN_BYTES  # one read: the index would cost more
+            for place in self.scan(0 if is_small else self.index.lookup(self.index.last_offset).position):
                 found = place.header.last_offset + 1
         return found
 

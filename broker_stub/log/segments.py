@@ -77,7 +77,7 @@ class Segments:
     def __init__(self, context: LogContext, folder: str, segments: Iterable[Segment], end_offset: int) -> None:
         self._context = context
         self._folder = folder
-        self._segments = list(segments)
+        self._segments = tuple(segments)
         self.end = OffsetMetadata(end_offset, self.active.base_offset, self.active.size)
 
     def __iter__(self) -> Iterator[Segment]:
@@ -142,18 +142,16 @@ class Segments:
 
     def roll(self, offset: int, config: LogConfig) -> Segment:
         """A new active segment from an offset on, or from the end of the log if that is later (rule B6.12)."""
-        base_offset = max(offset, self.end.offset)
+        base_offset, kept = max(offset, self.end.offset), self._segments
         if self.active.base_offset == base_offset:
-            if self.active.size:
-                raise ValueError(f"a segment at {base_offset} exists already")
-            self._segments.pop()
+            kept = kept[:-1]  # an empty one: the log ends where it begins
         else:
             self.active.complete()
-        self._segments.append(self._create(base_offset, config))
+        self._segments = (*kept, self._create(base_offset, config))
         self._set_end(self.end.offset)
         return self.active
 
-    def truncate_to(self, offset: int) -> list[Segment]:
+    def truncate_to(self, offset: int) -> tuple[Segment, ...]:
         """Remove what is at that offset and beyond; the segments that are no longer part of the log."""
         kept = max(1, self._floor(offset) + 1)
         removed, self._segments = self._segments[kept:], self._segments[:kept]
@@ -161,23 +159,22 @@ class Segments:
         self._set_end(offset)
         return removed
 
-    def start_at(self, offset: int, config: LogConfig) -> list[Segment]:
+    def start_at(self, offset: int, config: LogConfig) -> tuple[Segment, ...]:
         """Be empty, from that offset on; the segments that were removed, whose files are marked already."""
         removed = self._segments
         self.delete_files(removed, config)
-        self._segments = []
-        self._segments.append(self._create(offset, config))
+        self._segments = (self._create(offset, config),)
         self._set_end(offset)
         return removed
 
-    def remove_first(self, count: int) -> list[Segment]:
+    def remove_first(self, count: int) -> tuple[Segment, ...]:
         removed, self._segments = self._segments[:count], self._segments[count:]
         return removed
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
         """A segment takes the place of neighbours, none of which is the active one."""
         first = self._segments.index(old[0])
-        self._segments[first : first + len(old)] = [new]
+        self._segments = (*self._segments[:first], new, *self._segments[first + len(old) :])
 
     def delete_files(self, segments: Iterable[Segment], config: LogConfig) -> None:
         paths = [path for segment in segments for path in segment.delete_later()]

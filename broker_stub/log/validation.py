@@ -19,6 +19,7 @@ from kce.broker_stub.errors import (
     UnsupportedForMessageFormat,
 )
 from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.old_formats import old_format
 from kce.broker_stub.log.producer_state import Origin
 from kce.wire import errors
 from kce.wire.batch_header import (
@@ -35,6 +36,8 @@ from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatc
 from kce.wire.records import read_records, write_records
 
 _UNLIMITED: Final = 2**63 - 1
+#: where a batch has its magic
+_MAGIC_AT: Final = 16
 #: how many bad records of a batch the message describes
 _MAX_DESCRIBED: Final = 3
 
@@ -47,10 +50,16 @@ class CheckedRecords(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """The one batch to append, in parts, its header as it is appended, and the time if it was stamped with it."""
+    """What to append, in parts: one batch and its header, or messages without compression and a header for them all.
+
+    ``largest``: bytes of the largest batch. ``offset_of_max``: the last offset of the first batch with the greatest
+    timestamp. ``log_append_time``: if it was stamped with it.
+    """
 
     parts: tuple[Buffer, ...]
     header: BatchHeader
+    largest: int
+    offset_of_max: int
     log_append_time: int = NO_TIMESTAMP
 
 
@@ -66,7 +75,8 @@ def check_records(records: Buffer, origin: Origin, max_message_bytes: int) -> Ch
             if header.size > max_message_bytes and origin is not Origin.REPLICATION:
                 raise MessageTooLarge(f"a batch of {header.size} bytes; at most {max_message_bytes} are allowed")
             end = at + header.size
-            check_crc(data[at:end], header)
+            if origin is not Origin.COORDINATOR:  # which has just made it
+                check_crc(data[at:end], header)
             batches.append((at, header))
     except errors.CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
@@ -91,15 +101,16 @@ def assign_offsets(
     if more and (first.magic == 2 or any(_codec(header) is not Codec.NONE for _, header in records.batches)):
         raise InvalidRecord("more than one batch")  # rule B3.25
     for _, header in records.batches:
-        _check_batch(header, first, origin)
+        _check_batch(header, first, origin, config.record_version)
     source = _codec(first)
     target = config.compression_type
     if target is None or (first.is_control and source is Codec.NONE):
         target = source
     if target is Codec.ZSTD and not zstd_allowed:  # rule B3.33
         raise UnsupportedCompressionType("zstd needs inter.broker.protocol.version 2.1 or later")
-    if first.magic == 2 and target is source:
-        return _in_place(records.data, first, base_offset, leader_epoch, config, now_ms)
+    if config.record_version == 2 and first.magic == 2 and target is source:
+        is_ours = origin is Origin.COORDINATOR  # its batches are as they must be: they need not be opened
+        return _in_place(records.data, first, base_offset, leader_epoch, config, now_ms, is_ours=is_ours)
     return _rebuilt(records, first, base_offset, leader_epoch, target, config, now_ms)
 
 
@@ -110,12 +121,19 @@ def _codec(header: BatchHeader) -> Codec:
         raise CorruptMessage(str(e)) from None
 
 
-def _check_batch(header: BatchHeader, first: BatchHeader, origin: Origin) -> None:
+def _check_batch(header: BatchHeader, first: BatchHeader, origin: Origin, target_magic: int) -> None:
     """Rule B3.26."""
     if header.magic != first.magic:
         raise InvalidRecord(f"a batch of magic {header.magic} after one of magic {first.magic}")
-    if origin is not Origin.CLIENT or header.magic < 2:
+    if header.magic < 2:
         return
+    if origin is Origin.CLIENT:
+        _check_client_batch(header)
+    if target_magic < 2 and (header.is_transactional or header.producer_id != NO_PRODUCER):
+        raise UnsupportedForMessageFormat(f"magic {target_magic} has neither producers nor transactions")
+
+
+def _check_client_batch(header: BatchHeader) -> None:
     span = header.last_offset_delta + 1
     if span <= 0:
         raise InvalidRecord(f"the last offset of a batch is {header.last_offset_delta} after its first")
@@ -130,19 +148,26 @@ def _check_batch(header: BatchHeader, first: BatchHeader, origin: Origin) -> Non
 
 
 def _in_place(
-    data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, config: LogConfig, now_ms: int
+    data: memoryview,
+    header: BatchHeader,
+    base_offset: int,
+    leader_epoch: int,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    is_ours: bool,
 ) -> Assigned:
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if is_stamped and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
-    if _must_decode(config):
+    if not is_ours and _must_decode(config):
         batch = _decode(data)[0]
         _check_records(_with_types([batch]), config, now_ms)
         if [record.offset for record in batch.records] != list(range(header.record_count)):  # rule B3.32
             return _encoded([batch], header, base_offset, leader_epoch, batch.codec, config, now_ms)
     elif header.max_timestamp == NO_TIMESTAMP and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
-    elif _codec(header) is Codec.NONE:
+    elif not is_ours and _codec(header) is Codec.NONE:
         _check_count(data, header)
     if is_stamped:
         data = memoryview(stamped(data, header, now_ms))
@@ -150,7 +175,10 @@ def _in_place(
         assert stamped_header is not None
         header = stamped_header
     header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
-    return Assigned(placed(data, base_offset, leader_epoch), header, now_ms if is_stamped else NO_TIMESTAMP)
+    return Assigned(
+        placed(data, base_offset, leader_epoch), header, header.size, header.last_offset,
+        now_ms if is_stamped else NO_TIMESTAMP,
+    )  # fmt: skip
 
 
 def _check_count(data: memoryview, header: BatchHeader) -> None:
@@ -176,17 +204,25 @@ def _rebuilt(
     config: LogConfig,
     now_ms: int,
 ) -> Assigned:
-    """Decode the records and encode them again with ``codec``, in the current format."""
+    """Decode the records and encode them again with ``codec``, in the format of the log."""
     batches = _decode(records.data)
     _check_records(_with_types(batches), config, now_ms)
     if not any(batch.records for batch in batches):
         raise InvalidRecord("a batch without records")
-    return _encoded(batches, first, base_offset, leader_epoch, codec, config, now_ms)
+    if config.record_version == 2:
+        return _encoded(batches, first, base_offset, leader_epoch, codec, config, now_ms)
+    old = old_format(
+        records.data, batches, base_offset, codec, config.record_version, config.message_timestamp_type, now_ms
+    )
+    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    return Assigned((old.data,), old.header, old.largest, old.offset_of_max, now_ms if is_stamped else NO_TIMESTAMP)
 
 
 def _decode(data: memoryview) -> list[RecordBatch]:
     try:
-        return list(read_records(data, check_crc=False).batches)
+        return list(read_records(data, check_crc=data[_MAGIC_AT] < 2).batches)  # old ones have checksums inside
+    except errors.WrongChecksum as e:
+        raise CorruptMessage(str(e)) from None
     except errors.CorruptRecord as e:
         raise InvalidRecord(str(e)) from None
     except errors.LimitExceeded as e:
@@ -239,8 +275,6 @@ def _encoded(
     config: LogConfig,
     now_ms: int,
 ) -> Assigned:
-    if first.magic < 2 and (first.is_transactional or first.producer_id != NO_PRODUCER):
-        raise UnsupportedForMessageFormat("a producer id needs magic 2")
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     records = [record for batch in batches for record in batch.records]
     numbered = tuple(
@@ -271,4 +305,4 @@ def _encoded(
     data = write_records(batch)
     header = read_header(data)
     assert header is not None
-    return Assigned((data,), header, now_ms if is_stamped else NO_TIMESTAMP)
+    return Assigned((data,), header, header.size, header.last_offset, now_ms if is_stamped else NO_TIMESTAMP)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from kce.broker_stub.purgatory.timing_wheel import Timer, TimerTask
 
@@ -23,10 +23,14 @@ class DelayedOperation(ABC):
 
     __slots__ = ("_on_end", "_task", "delay_ms", "is_completed")
 
+    #: whether a timeout of 0 passes in the call that begins to wait
+    expires_at_once: ClassVar = True
+
     def __init__(self, delay_ms: float) -> None:
         self.delay_ms = delay_ms
         self.is_completed = False
-        self._task = TimerTask(self._expired)
+        #: while it has a timeout; one that has ended is in no cycle, so it goes without the garbage collector
+        self._task: TimerTask | None = None
         self._on_end: Callable[[], None] | None = None
 
     @abstractmethod
@@ -56,11 +60,14 @@ class DelayedOperation(ABC):
     def start(self, timer: Timer, on_end: Callable[[], None]) -> None:
         """The timeout begins; ``on_end`` is called when it has no meaning any more."""
         self._on_end = on_end
-        timer.add(self._task, self.delay_ms)
+        self._task = TimerTask(self._expired)
+        timer.add(self._task, self.delay_ms, at_once=self.expires_at_once)
 
     def cancel(self) -> None:
         """Cancel the timeout."""
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
         if self._on_end is not None:
             self._on_end()
             self._on_end = None

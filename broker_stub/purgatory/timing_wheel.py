@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
@@ -100,16 +100,22 @@ class Timer:
         self.size = 0
         self._buckets: list[_Bucket] = []
         self._wheel: _Wheel | None = None
+        self._soon = _Bucket(self)
         self._earlier = trio.Event()
 
     @staticmethod
     def _now_ms() -> int:
         return math.floor(_microseconds(trio.current_time() * 1000))
 
-    def add(self, task: TimerTask, delay_ms: float) -> None:
-        """A task that is due is run at once."""
+    def add(self, task: TimerTask, delay_ms: float, *, at_once: bool = True) -> None:
+        """A task that is due is run ``at_once``, in this call, or by ``run`` before time passes."""
         if delay_ms <= 0:
-            task.run()
+            if at_once:
+                task.run()
+            else:
+                self.size += 1
+                task.put(self._soon)
+                self._earlier.set()
             return
         task.deadline_ms = math.ceil(_microseconds(trio.current_time() * 1000 + delay_ms))
         self.size += 1
@@ -129,23 +135,30 @@ class Timer:
 
     def advance(self) -> None:
         """Run what is due by now."""
+        for task in self._taken(self._soon):
+            self.size -= 1
+            task.run()
         now_ms = self._now_ms()
         while self._buckets and self._buckets[0].expiration_ms <= now_ms:
             bucket = heapq.heappop(self._buckets)
             assert self._wheel is not None
             self._wheel.advance(bucket.expiration_ms)
             bucket.expiration_ms = -1
-            tasks, bucket.tasks = bucket.tasks, {}
-            for task in tasks:
-                task.taken()
-            for task in tasks:
+            for task in self._taken(bucket):
                 self._add(task)
+
+    @staticmethod
+    def _taken(bucket: _Bucket) -> Iterable[TimerTask]:
+        tasks, bucket.tasks = bucket.tasks, {}
+        for task in tasks:
+            task.taken()
+        return tasks
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            self.advance()
             self._earlier = trio.Event()
+            self.advance()
             deadline = self._buckets[0].expiration_ms / 1000 if self._buckets else math.inf
             with trio.move_on_at(deadline):
                 await self._earlier.wait()

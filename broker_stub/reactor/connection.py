@@ -17,8 +17,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub.ports import Link
-from kce.broker_stub.reactor.memory_pool import MemoryPool
-from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated, Owner
 from kce.broker_stub.reactor.request import Action, ConnectionContext, Request, Response, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
@@ -37,13 +36,11 @@ class Phase(enum.Enum):
     WRITING = enum.auto()
 
 
-class ConnectionOwner(Sender, Protocol):
+class ConnectionOwner(Sender, Owner, Protocol):
     """The processor of a connection."""
 
-    metrics: RequestMetrics
     channel: RequestChannel
     turns: Turns
-    memory: MemoryPool | None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
@@ -59,8 +56,9 @@ class Connection:
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_expired", "_finishing", "_frame", "_in_handler", "_last_sent", "_link", "_muted_until", "_owner", "_parked",
-        "_phase", "_response", "_scope", "_to_send", "client_software_name", "client_software_version", "context",
+        "_authentication", "_expired", "_finishing", "_frame", "_in_handler", "_last_sent", "_link", "_muted_until",
+        "_owner", "_parked", "_phase", "_response", "_scope", "_to_send", "client_software_name",
+        "client_software_version", "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
@@ -69,6 +67,8 @@ class Connection:
         self.client_software_version = "unknown"
         self._link = link
         self._owner = owner
+        #: of a listener that is not PLAINTEXT
+        self._authentication = None if owner.security.is_plaintext else Authentication(link, owner, self)
         self._scope = trio.CancelScope()
         self._phase = Phase.READING
         self._last_sent = -math.inf
@@ -107,6 +107,8 @@ class Connection:
                 await self._serve()
         except wire.DecodeError as e:
             self.refuse(str(e))
+        except NotAuthenticated as e:
+            log.info("%s: closed: %s", self.context.connection_id, e)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
             log.debug("%s: connection lost: %s", self.context.connection_id, e.__cause__ or e)
         except Exception:
@@ -117,6 +119,8 @@ class Connection:
                 await self._link.aclose()
 
     async def _serve(self) -> None:
+        if self._authentication is not None:
+            self.context = await self._authentication.run(self.context)
         while not self._finishing:
             self._frame = await self._link.receive()
             if self._frame is None:
@@ -141,6 +145,12 @@ class Connection:
         owner, began = self._owner, trio.current_time()
         now, batch_bytes = began, 0
         while self._frame is not None:
+            if self._authentication is not None and self._authentication.ends:
+                if self._to_send:
+                    await self._flush()
+                    self._phase = Phase.IN_PROGRESS
+                if not await self._in_session(self._authentication, self._frame, now):
+                    return
             try:
                 request = owner.parse(self, self._frame, now)
             except wire.DecodeError as e:
@@ -169,6 +179,20 @@ class Connection:
                 break
             self._frame = self._link.receive_nowait()
         owner.turns.spend(now - began)
+
+    async def _in_session(self, authentication: Authentication, frame: bytes, now: float) -> bool:
+        """Whether ``frame`` is a request to handle: it neither begins a re-authentication nor comes too late."""
+        if authentication.is_reauthentication(frame, now):
+            self._drop_frame()
+            self._phase = Phase.READING
+            await authentication.again(frame)
+            return False
+        if authentication.has_expired(now):  # rule B9.25
+            log.info("%s: closed, its session has expired", self.context.connection_id)
+            self._owner.metrics.expired_connections_killed += 1
+            self._finishing = True
+            return False
+        return True
 
     async def _serve_long(self) -> None:
         """Work on a request of many elements in turns with others."""
@@ -233,8 +257,7 @@ class Connection:
         responses, self._to_send = self._to_send, []
         dequeued_at = self._last_sent = trio.current_time()
         try:
-            if self._expired:  # while the request was in progress (rule B1.53)
-                self._finishing = True
+            if self._expired:  # while the request was in its handler (rules B1.53, B1.59)
                 return
             payloads = [response.payload for response in responses if response.action is Action.SEND]
             if payloads:
@@ -248,7 +271,7 @@ class Connection:
     def expire(self, now: float, max_idle_seconds: float) -> float:
         """Close the connection if it was idle for that long. Returns the earliest time when it may expire.
 
-        With a request in progress it stays open until the response, which is then dropped (rule B1.53).
+        The response to a request in progress is then dropped (rule B1.53).
         """
         expires_at = self.last_used + max_idle_seconds
         if now < expires_at:
@@ -257,8 +280,7 @@ class Connection:
             self._expired = True
             self._owner.metrics.connections_expired += 1
             log.info("%s: closed, idle for longer than connections.max.idle.ms", self.context.connection_id)
-            if self._phase is not Phase.IN_PROGRESS:
-                self._scope.cancel()
+            self.close()
         return math.inf
 
     def throttle(self, seconds: float) -> None:

@@ -18,6 +18,7 @@ class ApiMetrics:
     remote_time: float = 0.0  # parked: after the handler returned, until the response
     response_queue_time: float = 0.0
     response_send_time: float = 0.0
+    throttle_time: float = 0.0  # for how long connections were not read afterwards
     errors: Counter[int] = field(default_factory=Counter)  # by error code, NONE included: `wire.error_counts`
 
     @property
@@ -36,6 +37,11 @@ class RequestMetrics:
     connections_refused: int = 0  # over max.connections.per.ip
     connections_closed_for_bad_requests: int = 0
     connections_expired: int = 0
+    successful_authentications: int = 0
+    failed_authentications: int = 0
+    successful_reauthentications: int = 0
+    failed_reauthentications: int = 0
+    expired_connections_killed: int = 0  # sessions that ended without re-authentication (rule B9.25)
     handler_errors: int = 0  # exceptions that escaped from handlers
     _by_key: dict[int, ApiMetrics] = field(default_factory=dict)  # the same as ``apis``
 

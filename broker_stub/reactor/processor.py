@@ -22,6 +22,8 @@ from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Response
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
+from kce.broker_stub.security.config import PLAINTEXT, ListenerSecurity
+from kce.broker_stub.security.sasl_authenticator import SaslServices
 from kce.wire.primitives import UNLIMITED
 
 log = logging.getLogger(__name__)
@@ -50,7 +52,10 @@ class Processor:
         max_idle_seconds: float,
         turns: Turns,
         memory: MemoryPool | None,
+        security: ListenerSecurity = PLAINTEXT,
+        sasl: SaslServices | None = None,
     ) -> None:
+        """``sasl`` is needed on a listener with SASL."""
         self.processor_id = processor_id
         self.listener = listener
         self.metrics = metrics
@@ -58,8 +63,10 @@ class Processor:
         self.channel = channel
         self.turns = turns
         self.memory = memory
+        self.security = security
+        self.sasl = sasl
+        self.apis = apis
         self._max_elements = UNLIMITED if turns.slice_seconds == math.inf else LONG_REQUEST_ELEMENTS
-        self._apis = apis
         self._quotas = quotas
         self._max_idle_seconds = max_idle_seconds
         self._new_connections, self._accepted = trio.open_memory_channel[Link](HAND_OFF_QUEUE_SIZE)
@@ -126,20 +133,23 @@ class Processor:
             await self._unblocked.wait()
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
-        return self._request(connection, self._apis.decode(frame, self._max_elements), now)
+        return self._request(connection, self.apis.decode(frame, self._max_elements), len(frame), now)
 
     async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
-        return self._request(connection, await self.turns.take(self._apis.decode_in_steps(frame)), now)
+        return self._request(connection, await self.turns.take(self.apis.decode_in_steps(frame)), len(frame), now)
 
-    def _request(self, connection: Connection, decoded: tuple[wire.Header, wire.Message], now: float) -> Request:
+    def _request(
+        self, connection: Connection, decoded: tuple[wire.Header, wire.Message], size: int, now: float
+    ) -> Request:
         header, message = decoded
         return Request(
             RequestContext(header, connection.context),
             message,
             connection=connection,
             responder=self,
-            apis=self._apis,
+            apis=self.apis,
             now=now,
+            size=size,
         )
 
     async def drain(self) -> None:
@@ -188,6 +198,12 @@ class Processor:
             await link.aclose()
 
     async def _serve(self, connection: Connection) -> None:
+        if connection.context.connection_id in self.connections:  # the index began again: the older one stays
+            log.error("%s: closed, there is already a connection of this id", connection.context.connection_id)
+            connection.close()
+            await connection.serve()
+            self._quotas.release(self.listener, connection.context.client_host)
+            return
         self.connections[connection.context.connection_id] = connection
         self.metrics.connections_open += 1
         if self._draining:

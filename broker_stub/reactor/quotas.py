@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 
 import trio
 
+from kce.broker_stub import sampled
 from kce.broker_stub.connection_limits import UNLIMITED, ConnectionLimits
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
 
 class Rate:
-    """Events a second over a window of samples, as Kafka's `Rate` measures them."""
+    """Connections a second over a window of samples. Times are in seconds."""
 
-    def __init__(self, samples: int, sample_seconds: float) -> None:
-        self._samples = samples
-        self._sample_seconds = sample_seconds
-        #: when a sample began, and its count
-        self._window: deque[list[float]] = deque()
+    def __init__(self, samples: int, sample_seconds: int) -> None:
+        self._measured = sampled.Rate(samples, sample_seconds * 1000)
 
     def record(self, now: float, count: int = 1) -> None:
-        if not self._window or now - self._window[-1][0] >= self._sample_seconds:
-            self._window.append([now, 0])
-        self._window[-1][1] += count
-        while len(self._window) > self._samples or now - self._window[0][0] >= self._samples * self._sample_seconds:
-            self._window.popleft()
+        self._measured.record(count, int(now * 1000))
 
     def delay(self, now: float, bound: float) -> float:
-        """Seconds without events until the rate is down to ``bound``, at most a sample's."""
-        if bound >= UNLIMITED or not self._window:
+        """Seconds without connections until the rate is down to ``bound``, at most a sample's."""
+        now_ms = int(now * 1000)
+        rate = self._measured.measure(now_ms)
+        if bound >= UNLIMITED or rate <= bound:
             return 0.0
-        elapsed = now - self._window[0][0]
-        missing = self._samples - 1 - elapsed // self._sample_seconds
-        elapsed = max(elapsed + max(missing, 0) * self._sample_seconds, self._sample_seconds)
-        rate = sum(count for _, count in self._window) / elapsed
-        if rate <= bound:
-            return 0.0
-        return min((rate - bound) / bound * elapsed if bound else math.inf, self._sample_seconds)
+        wait = sampled.throttle_ms(self._measured, rate, bound, now_ms)
+        return round(min(wait, self._measured.window_ms)) / 1000
 
 
 class ConnectionQuotas:
@@ -113,7 +103,8 @@ class ConnectionQuotas:
         if delay:  # it does not count
             now = trio.current_time()
             for key in (("ip", address), ("listener", listener), ("broker", "")):
-                if key in self._rates:
+                is_counted = key != ("broker", "") or not self.is_protected(listener)
+                if is_counted and key in self._rates:
                     self._rates[key].record(now, -1)
         return delay
 
@@ -140,6 +131,9 @@ class ConnectionQuotas:
         return True
 
     def release(self, listener: str, address: str) -> None:
+        """Raises ValueError for an address without connections."""
+        if address not in self._of_address:
+            raise ValueError(f"there is no connection from {address}")
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]

@@ -10,6 +10,7 @@ import enum
 import math
 import struct
 from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
@@ -17,6 +18,7 @@ import trio
 from kce import wire
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.turns import Turns
+from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
 from kce.wire.steps import STEP_MASK, Steps
 
 T = TypeVar("T")
@@ -44,6 +46,9 @@ class ConnectionContext(NamedTuple):
     connection_id: str  # <localHost>:<localPort>-<remoteHost>:<remotePort>-<index>, rule B1.16
     listener: str
     client_host: str
+    principal: KafkaPrincipal = ANONYMOUS
+    #: by a delegation token of the principal
+    token_authenticated: bool = False
 
 
 class RequestContext(NamedTuple):
@@ -59,6 +64,14 @@ class RequestContext(NamedTuple):
     @property
     def listener(self) -> str:
         return self.connection.listener
+
+    @property
+    def principal(self) -> KafkaPrincipal:
+        return self.connection.principal
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.client_host
 
 
 class Requester(Protocol):
@@ -82,8 +95,33 @@ class Requester(Protocol):
         """The response to the request in progress."""
 
 
+class RequestQuota(Protocol):
+    """Charges clients for the time that their requests take (rule B8.5)."""
+
+    def charge(self, request: Request, seconds: float) -> int:
+        """For how many ms the client is to be throttled."""
+
+    def charge_network(self, request: Request, seconds: float) -> None:
+        """The response took so long to encode."""
+
+    def charge_exempt(self, seconds: float) -> None:
+        """A request took so long for which no client is charged."""
+
+    def is_exempt(self, request: Request, error: int) -> bool:
+        """Whether no client is charged for it (rule B8.8). ``error`` is that of the whole response."""
+
+    def is_failure_exempt(self, request: Request, error: int) -> bool:
+        """Whether no client is charged for it, because it failed with an exception (rule B1.41)."""
+
+    def throttled(self, request: Request, ms: int) -> None:
+        """Its connection is not read for so long, because of the time that requests took."""
+
+
 class Apis(Protocol):
     """The APIs behind the reactor, which is independent of them."""
+
+    #: None while no client has a limit
+    request_quota: RequestQuota | None
 
     def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed.
@@ -130,8 +168,8 @@ class Request:
     """One request in progress. A second response is a bug of the caller and raises RuntimeError."""
 
     __slots__ = (
-        "_answered_at", "_apis", "_arrived_at", "_dequeued_at", "_errors", "_handled_at", "_responder", "answered",
-        "connection", "context", "message", "waits",
+        "_answered_at", "_apis", "_arrived_at", "_charged", "_dequeued_at", "_errors", "_handled_at", "_responder",
+        "answered", "connection", "context", "is_exempt", "message", "size", "throttle_ms", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -143,9 +181,17 @@ class Request:
         responder: Responder,
         apis: Apis,
         now: float,
+        size: int = 0,
     ) -> None:
+        """``size``: of its frame, in bytes."""
         self.context = context
         self.message = message
+        self.size = size
+        #: no client is charged for its time (rule B8.8)
+        self.is_exempt = False
+        #: for how long its connection is not read
+        self.throttle_ms = 0
+        self._charged: int | None = None
         self.connection = connection
         self.answered = False
         #: the rest of a request that waits in its handler
@@ -164,19 +210,70 @@ class Request:
     def respond(self, message: wire.Message, errors: Mapping[int, int] | None = None) -> None:
         """Send a response. Raises wire.EncodeError; the request is then still unanswered.
 
-        The response is sent at once. The connection is muted for its throttle time (rules B8.1, B8.4). ``errors`` are
-        the error codes that it holds, if they cannot be counted in it.
+        The response is sent at once. The connection is muted for its throttle time, or for that of the quota of
+        request time if it is longer (rules B8.1, B8.5). ``errors`` are the error codes that it holds, if they cannot be
+        counted in it.
         """
         header = self.context.header
+        quota = self._apis.request_quota
+        throttle_ms = getattr(message, "throttle_time_ms", 0)
+        if quota is not None:
+            throttle_ms, message = self._throttled(quota, throttle_ms, message)
+            began = trio.current_time()
         payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
+        if quota is not None:
+            quota.charge_network(self, trio.current_time() - began)
         self._errors = wire.error_counts(message) if errors is None else errors
-        self.connection.throttle(getattr(message, "throttle_time_ms", 0) / 1000)
+        if throttle_ms:
+            self.throttle(throttle_ms)
         self._answer(Action.SEND, payload)
 
+    def _throttled(self, quota: RequestQuota, throttle_ms: int, message: Any) -> tuple[int, wire.Message]:
+        """For how long, and the response that says so."""
+        if quota.is_exempt(self, getattr(message, "error_code", 0)):
+            self.exempt()
+        charged = self.charge()
+        if charged and charged >= throttle_ms:
+            quota.throttled(self, charged)
+            if charged > throttle_ms and hasattr(message, "throttle_time_ms"):
+                message = replace(message, throttle_time_ms=charged)
+        return max(charged, throttle_ms), message
+
+    def charge(self) -> int:
+        """Charge the client for the time that the request took, once. For how many ms it is to be throttled."""
+        if self._charged is None:
+            quota = self._apis.request_quota
+            if quota is None:
+                return 0
+            self._charged = quota.charge(self, self._seconds())
+        return self._charged
+
+    def exempt(self) -> None:
+        """Charge no client for the request, unless that is done already (rule B8.8)."""
+        quota = self._apis.request_quota
+        if quota is not None and self._charged is None:
+            self.is_exempt = True
+            self._charged = 0
+            quota.charge_exempt(self._seconds())
+
+    def _seconds(self) -> float:
+        """How long it has been handled."""
+        return min(self._handled_at, trio.current_time()) - self._dequeued_at
+
+    def throttle(self, ms: int) -> None:
+        """Read the connection no more for so long. Call before the answer (rule B1.27)."""
+        self.throttle_ms = ms
+        self.connection.throttle(ms / 1000)
+
     def respond_encoded(self, encoded: bytes, error_code: int) -> None:
-        """Send a response that is encoded already; only the correlation id changes."""
+        """Send a response that is encoded already; only the correlation id changes. It does not throttle."""
         self._errors = _ONE[error_code]
         self._answer(Action.SEND, _CORRELATION_ID.pack(self.context.header.correlation_id) + encoded[4:])
+
+    @property
+    def error_codes(self) -> Mapping[int, int]:
+        """How often each is in the response that was given."""
+        return self._errors
 
     async def in_turns(self, steps: Steps[T]) -> T:
         """The result of ``steps``. Others have their turns in its pauses (see ``turns``)."""
@@ -184,6 +281,7 @@ class Request:
 
     def no_response(self) -> None:
         """Complete the request without a response."""
+        self.exempt()
         self._answer(Action.NO_OP)
 
     def close_connection(self) -> None:
@@ -196,8 +294,11 @@ class Request:
         message = self._apis.error_response(self, error)
         if message is None:
             self.close_connection()
-        else:
-            self.respond(message)
+            return
+        quota = self._apis.request_quota
+        if quota is not None and quota.is_failure_exempt(self, getattr(message, "error_code", 0)):
+            self.exempt()
+        self.respond(message)
 
     def _answer(self, action: Action, payload: bytes = b"") -> None:
         if self.answered:
@@ -243,6 +344,8 @@ class Request:
         metrics.remote_time += answered_at - handled_at
         metrics.response_queue_time += dequeued_at - answered_at
         metrics.response_send_time += sent_at - dequeued_at
+        if self.throttle_ms:
+            metrics.throttle_time += self.throttle_ms / 1000
         for code, count in self._errors.items():
             metrics.errors[code] += count
 

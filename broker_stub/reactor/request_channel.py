@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from kce.broker_stub.errors import ApiException
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.request import Apis, Request
 
@@ -54,6 +55,13 @@ class RequestChannel:
     def request_queue_size(self) -> int:
         return len(self._queue)
 
+    def resize(self, handlers: int) -> None:
+        """Have so many handlers from now on; those that are too many end with their requests."""
+        more, self.handlers = handlers - self.handlers, handlers
+        self._free += min(more, 0)
+        for _ in range(more):
+            self._release_handler()
+
     def try_handle(self, request: Request) -> bool:
         """Handle a request if a handler is free and it need not wait. Otherwise false: it needs ``handle``."""
         return self._free > 0 and self._begin(request)
@@ -89,8 +97,11 @@ class RequestChannel:
         return True
 
     def _failed(self, request: Request, error: Exception) -> None:  # rules B1.31, B1.41
-        self._metrics.handler_errors += 1
-        log.exception("%s failed", request, exc_info=error)
+        if isinstance(error, ApiException):
+            log.info("%s is refused: %s", request, error)
+        else:
+            self._metrics.handler_errors += 1
+            log.exception("%s failed", request, exc_info=error)
         try:
             request.fail(error)
         except Exception:  # even the error response failed
@@ -99,7 +110,7 @@ class RequestChannel:
                 request.close_connection()
 
     async def _take_handler(self, sender: Sender) -> None:
-        if self._free:
+        if self._free > 0:
             self._free -= 1
             return
         waiting = _Waiting(sender)
@@ -125,8 +136,8 @@ class RequestChannel:
             self._admit()
 
     def _release_handler(self) -> None:
-        """Pass it to the first request of the queue, if there is one."""
-        if not self._queue:
+        """Pass it to the first request of the queue, if there is one; it goes if there are too many now."""
+        if self._free < 0 or not self._queue:
             self._free += 1
             return
         first = self._queue.popleft()

@@ -30,6 +30,7 @@ from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request import Apis
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
+from kce.broker_stub.security.sasl_authenticator import SaslServices
 from kce.wire.vocabulary import Endpoint
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,9 @@ class Plane:
 class SocketServer:
     """Owns every server socket, connection, processor and handler of one broker."""
 
-    def __init__(self, config: BrokerConfig, apis: Apis, bind: Bind) -> None:
+    def __init__(self, config: BrokerConfig, apis: Apis, bind: Bind, sasl: SaslServices | None = None) -> None:
+        """``sasl`` is needed with a listener that has SASL."""
+        self._sasl = sasl
         self.metrics = RequestMetrics()
         self._config = config
         self._apis = apis
@@ -90,6 +93,10 @@ class SocketServer:
                 data.acceptors.append(self._acceptor(endpoint, data, threads))
         return planes
 
+    def resize_handlers(self, handlers: int) -> None:
+        """`num.io.threads` is this from now on (rule B1.10)."""
+        self.planes[-1].channel.resize(handlers)
+
     def _channel(self, capacity: int, handlers: int) -> RequestChannel:
         return RequestChannel(capacity, handlers, self._apis, self.metrics)
 
@@ -106,6 +113,8 @@ class SocketServer:
                 max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
                 turns=plane.turns,
                 memory=plane.memory,
+                security=self._config.security[endpoint.listener],
+                sasl=self._sasl,
             )
             for _ in range(threads)
         ]

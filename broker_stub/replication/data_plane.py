@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.log import Appended, Isolation, OffsetMetadata, Origin
+from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
 from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: what became of the records for one partition
 Produced = Appended | ApiException
+Guards: TypeAlias = Mapping[TopicPartition, VerificationGuard]
+_NO_GUARDS: Final[Guards] = MappingProxyType({})
 
 
 class HostedPartitions(Protocol):
@@ -59,6 +63,8 @@ class DataPlane:
         self._on_follower_fetched = follower_fetched
         self._max_lag_ms = max_lag_ms
         self._zstd_allowed = zstd_allowed
+        #: `transaction.partition.verification.enable` (rule T10.15)
+        self.verifies_transactions = False
         self._quota = quota or ReplicationQuota(1, 1)
         self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
         #: by partition and by id of a session
@@ -134,28 +140,54 @@ class DataPlane:
         respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
         *,
         origin: Origin = Origin.CLIENT,
+        guards: Guards = _NO_GUARDS,
     ) -> None:
         """Append to each partition; ``respond`` gets what became of it, and the code to answer.
+
+        ``guards``: of transactions that begin in a partition.
 
         With acks=-1 it may be called later: when every replica in the ISR has the records, or after the timeout.
         """
         produced = {
-            topic_partition: self._append(topic_partition, data, acks, origin)
+            topic_partition: self._append(topic_partition, data, acks, origin, guards.get(topic_partition))
             for topic_partition, data in records.items()
         }
-        operation = DelayedProduce(self, produced, timeout_ms if acks == ALL else 0, respond)
         appended = [tp for tp, result in produced.items() if isinstance(result, Appended)]
         for topic_partition in appended:
             self.appended(self.partition(topic_partition))
-        if acks == ALL and appended:
-            self.produce_purgatory.try_complete_or_watch(operation, appended)
-        else:
-            operation.answer_now()
+        results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
+        for topic_partition, result in produced.items():
+            code = self._settled(topic_partition, result) if acks == ALL else _code(result)
+            if code is None:
+                operation = DelayedProduce(self._settled, produced, timeout_ms, respond)
+                self.produce_purgatory.try_complete_or_watch(operation, appended)
+                return
+            results[topic_partition] = result, code
+        respond(results)
 
-    def _append(self, topic_partition: TopicPartition, records: Buffer, acks: int, origin: Origin) -> Produced:
+    def _settled(self, topic_partition: TopicPartition, result: Produced) -> ErrorCode | None:
+        """The code to answer with acks=-1; None as long as replicas in the ISR do not have the records."""
+        if isinstance(result, ApiException):
+            return result.code
+        try:
+            return self.partition(topic_partition).is_acknowledged(result.last_offset + 1)
+        except ApiException as e:
+            return e.code
+
+    def _append(
+        self,
+        topic_partition: TopicPartition,
+        records: Buffer,
+        acks: int,
+        origin: Origin,
+        guard: VerificationGuard | None,
+    ) -> Produced:
         try:
             partition = self.partition(topic_partition)
-            return partition.append(records, acks, origin=origin, zstd_allowed=self._zstd_allowed)
+            return partition.append(
+                records, acks, origin=origin, zstd_allowed=self._zstd_allowed,
+                guard=guard if self.verifies_transactions else EXEMPT,
+            )  # fmt: skip
         except ApiException as e:
             return e
         except Exception as e:  # the other partitions are served
@@ -282,46 +314,34 @@ class SessionWait(NamedTuple):
     more: Callable[[], tuple[Sequence[PartitionFetch], bool]]
 
 
+def _code(result: Produced) -> ErrorCode:
+    return result.code if isinstance(result, ApiException) else ErrorCode.NONE
+
+
 class DelayedProduce(DelayedOperation):
     """Waits until every replica in the ISR has the records (rules B2.12 to B2.16)."""
 
-    __slots__ = ("_codes", "_plane", "_produced", "_respond")
+    __slots__ = ("_codes", "_produced", "_respond", "_settled")
 
     def __init__(
         self,
-        plane: DataPlane,
+        settled: Callable[[TopicPartition, Produced], ErrorCode | None],
         produced: Mapping[TopicPartition, Produced],
         timeout_ms: int,
         respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
     ) -> None:
         super().__init__(timeout_ms)
-        self._plane = plane
+        self._settled = settled
         self._produced = produced
         self._respond = respond
         #: None while it waits
-        self._codes: dict[TopicPartition, ErrorCode | None] = {
-            topic_partition: result.code if isinstance(result, ApiException) else None
-            for topic_partition, result in produced.items()
-        }
-
-    def answer_now(self) -> None:
-        """Answer without waiting for followers."""
-        self._codes = {tp: ErrorCode.NONE if code is None else code for tp, code in self._codes.items()}
-        self.force_complete()
+        self._codes: dict[TopicPartition, ErrorCode | None] = dict.fromkeys(produced)
 
     def try_complete(self) -> bool:
         for topic_partition, code in self._codes.items():
             if code is None:
-                self._codes[topic_partition] = self._settled(topic_partition)
+                self._codes[topic_partition] = self._settled(topic_partition, self._produced[topic_partition])
         return None not in self._codes.values() and self.force_complete()
-
-    def _settled(self, topic_partition: TopicPartition) -> ErrorCode | None:
-        result = self._produced[topic_partition]
-        assert isinstance(result, Appended)
-        try:
-            return self._plane.partition(topic_partition).is_acknowledged(result.last_offset + 1)
-        except ApiException as e:
-            return e.code
 
     def on_complete(self) -> None:
         self._respond(

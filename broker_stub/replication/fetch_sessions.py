@@ -80,9 +80,9 @@ class _Cached:
         self.turn = turn
         self.high_watermark = self.log_start_offset = _UNKNOWN
 
-    def answered(self, read: Read) -> bool:
-        """Remember the answer; whether an incremental response has it (rule B4.29)."""
-        changed = (
+    def is_told(self, read: Read) -> bool:
+        """Whether an incremental response has the answer (rule B4.29)."""
+        return (
             bool(read.records)
             or self.high_watermark != read.high_watermark
             or self.log_start_offset != read.log_start_offset
@@ -90,6 +90,10 @@ class _Cached:
             or read.diverging is not None
             or read.error != ErrorCode.NONE
         )
+
+    def answered(self, read: Read) -> bool:
+        """Remember the answer; whether an incremental response has it."""
+        changed = self.is_told(read)
         self.high_watermark = _UNKNOWN if read.error != ErrorCode.NONE else read.high_watermark
         self.log_start_offset = read.log_start_offset
         return changed
@@ -183,13 +187,41 @@ class FetchContext:
             if key not in known and key in session.partitions
         ]
 
+    def told(self, answers: Sequence[tuple[Requested, Read]]) -> list[tuple[Requested, Read]]:
+        """What the response would have."""
+        session = self.session
+        if session is None or self.is_full:
+            return list(answers)
+        cached = session.partitions
+        return [
+            (requested, read)
+            for requested, read in answers
+            if (known := cached.get(requested.wanted.key)) is not None and known.is_told(read)
+        ]
+
+    def throttled(self) -> int:
+        """The session of a response without partitions: a new one is not kept (rule B4.32). Raises Refused."""
+        session = self.session
+        if session is None:
+            return NO_SESSION
+        if self.is_full:
+            self._sessions.remove(session.id)
+            return NO_SESSION
+        self._check_epoch(session)
+        return session.id
+
+    def _check_epoch(self, session: FetchSession) -> None:
+        """Raises Refused (rule B4.31)."""
+        if session.epoch != self._epoch:
+            raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+
     def answered(self, answers: Sequence[tuple[Requested, Read]]) -> list[tuple[Requested, Read]]:
         """What the response has. Raises Refused (rule B4.31)."""
         session = self.session
         if session is None:
             return list(answers)
-        if not self.is_full and session.epoch != self._epoch:
-            raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if not self.is_full:
+            self._check_epoch(session)
         told = []
         for requested, read in answers:
             key = requested.wanted.key
@@ -240,7 +272,7 @@ class FetchSessions:
     ) -> FetchContext:
         """Raises Refused: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._remove(session_id)
+            self.remove(session_id)
             session = None
             if epoch == INITIAL_EPOCH and wanted:
                 session = self._new_session(replica_id, wanted, uses_topic_ids)
@@ -254,7 +286,7 @@ class FetchSessions:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         self._update(known, wanted, forgotten)
         if not known.partitions:
-            self._remove(session_id)
+            self.remove(session_id)
             return FetchContext(self, None, (), is_full=True)
         known.epoch = next_epoch(epoch)
         self._used(known)
@@ -299,7 +331,7 @@ class FetchSessions:
             return False
         oldest = next(iter(self._sessions.values()))
         if now - oldest.last_used > self._eviction_s:
-            self._remove(oldest.id)
+            self.remove(oldest.id)
             self.evictions += 1
             return True
         candidates = [
@@ -310,11 +342,11 @@ class FetchSessions:
         least = min(candidates, key=lambda session: session.rank, default=None)
         if least is None or least.rank > (is_follower, size, NO_SESSION):
             return False
-        self._remove(least.id)
+        self.remove(least.id)
         self.evictions += 1
         return True
 
-    def _remove(self, session_id: int) -> None:
+    def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             for key in list(session.idle):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,7 +50,8 @@ class EpochAnswer:
 
 
 class LeaderConnection:
-    """Owns at most one connection. Every method raises OSError, TooSlowError or wire.WireError, and is closed then."""
+    """Owns at most one connection. Every method but ``aclose`` raises OSError, TooSlowError or wire.WireError, and is
+    closed then."""
 
     def __init__(self, leader: int, endpoint: Endpoint, dial: Dial, config: BrokerConfig, client_id: str) -> None:
         self.endpoint = endpoint
@@ -85,7 +87,8 @@ class LeaderConnection:
         client, self._client = self._client, None
         self._session.lost()
         if client is not None:
-            await client.aclose()
+            with suppress(OSError):  # it is given up anyway
+                await client.aclose()
 
     async def fetch(
         self, changed: Mapping[TopicPartition, FollowerFetch], forgotten: Collection[TopicPartition], broker_epoch: int

@@ -68,6 +68,8 @@ class Replication:
         self.isr.isr_changed = self.data_plane.isr_changed
         self._broker_id = config.broker_id
         self._hosted = hosted
+        #: no fetcher starts any more: a follower that is about to go must not join the ISR again (rule 9.26)
+        self.is_shutting_down = False
         #: who lags on command, by partition
         self.laggards: dict[TopicPartition, set[int]] = {}
         self.fetchers = FetcherManager(
@@ -106,7 +108,7 @@ class Replication:
         self.data_plane.role_changed(partition)
 
     def _follow(self, partition: Partition) -> None:
-        if partition.log is not None and not partition.is_leader:
+        if partition.log is not None and not partition.is_leader and not self.is_shutting_down:
             endpoint = self._metadata_cache.snapshot.endpoint(partition.leader, self._listener)
             if endpoint is not None:
                 self.fetchers.follow(
@@ -119,7 +121,9 @@ class Replication:
         self.fetchers.stop_idle()
 
     def topic_id_changed(self, partition: Partition) -> None:
-        """Rule B5.41."""
+        """Rules B5.41, 9.26."""
+        if self.is_shutting_down:
+            return
         self.fetchers.update_topic_id(partition.topic_partition, partition.requested_topic_id)
 
     def partition_stopped(self, partition: Partition) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Container, Mapping
 from typing import Final
 
-import trio
-
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.sampled import SimpleRate, now_ms
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.vocabulary import TopicPartition
 
@@ -50,11 +48,8 @@ class ReplicationQuota:
 
     def __init__(self, samples: int, sample_seconds: float) -> None:
         self.rate = math.inf
-        self._samples = samples
-        self._sample_seconds = sample_seconds
+        self.measured = SimpleRate(samples, round(sample_seconds * 1000))
         self._topics: dict[str, Container[int]] = {}
-        #: when a sample began, and its bytes
-        self._window: deque[tuple[float, int]] = deque()
 
     def set_throttled(self, topic: str, partitions: Container[int] | None) -> None:
         """``partitions`` of the topic are throttled; None: not any more."""
@@ -67,27 +62,15 @@ class ReplicationQuota:
         return bool(self._topics) and partition.partition in self._topics.get(partition.topic, ())
 
     def record(self, size: int) -> None:
-        now = trio.current_time()
-        if self._window and now - self._window[-1][0] < self._sample_seconds:
-            since, before = self._window.pop()
-            self._window.append((since, before + size))
-        else:
-            self._window.append((now, size))
-
-    def _measured(self, now: float) -> float:
-        while self._window and now - self._window[0][0] >= self._samples * self._sample_seconds:
-            self._window.popleft()
-        if not self._window:
-            return 0.0
-        return sum(size for _, size in self._window) / max(now - self._window[0][0], self._sample_seconds)
+        self.measured.record(size, now_ms())
 
     @property
     def is_exceeded(self) -> bool:
-        return self.rate < math.inf and self._measured(trio.current_time()) > self.rate
+        return self.rate < math.inf and self.measured.measure(now_ms()) > self.rate
 
     def delay(self) -> float:
         """Seconds after which it may be exceeded no more; 0 if it is not exceeded."""
-        return self._sample_seconds / 10 if self.is_exceeded else 0.0
+        return self.measured.window_ms / 10_000 if self.is_exceeded else 0.0
 
 
 class ReplicationQuotas:

@@ -6,13 +6,13 @@ Loads, timeouts and expiry happen one after the other, in the task of ``run`` (r
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
+from kce.broker_stub.background_work import BackgroundWork, LoadTimes, fold
 from kce.broker_stub.errors import ApiException, Refused
 from kce.broker_stub.internal_topics import partition_for
 from kce.broker_stub.transaction_config import TransactionConfig
@@ -21,8 +21,7 @@ from kce.broker_stub.transactions.metadata import TransactionMetadata, Values
 from kce.broker_stub.transactions.records import write_key, write_value
 from kce.broker_stub.transactions.storage import TransactionLog
 from kce.wire import ErrorCode, WireError
-from kce.wire.record import Record, RecordBatch
-from kce.wire.records import write_records
+from kce.wire.record_batch import write_values
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ APPEND_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-#: a load gives others a turn after so many records
-_RECORDS_AT_ONCE: Final = 256
 #: of a batch, and of a record beside its key
 _BATCH_OVERHEAD: Final = 61
 _RECORD_OVERHEAD: Final = 32
@@ -75,8 +72,8 @@ class TransactionManager:
         self._owned: dict[int, Owned] = {}
         #: partition -> leader epoch
         self._loading: dict[int, int] = {}
-        self._work: deque[Callable[[], Awaitable[None]]] = deque()
-        self._work_came = trio.Event()
+        self._work = BackgroundWork(log)
+        self.load_times = LoadTimes(now_ms)
 
     # which ids there are
 
@@ -115,23 +112,12 @@ class TransactionManager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._regularly, config.abort_interval_ms, self._abort_timed_out)
             nursery.start_soon(self._regularly, config.expiry_interval_ms, self._remove_expired)
-            while True:
-                while self._work:
-                    try:
-                        await self._work.popleft()()
-                    except Exception:  # what comes next is not concerned
-                        log.exception("work on transactions was abandoned")
-                self._work_came = trio.Event()
-                await self._work_came.wait()
-
-    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._work.append(work)
-        self._work_came.set()
+            await self._work.run()
 
     async def _regularly(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:  # first after one interval (rules T8.1, T8.7)
             await trio.sleep(interval_ms / 1000)
-            self._later(work)
+            self._work.later(work)
 
     async def _abort_timed_out(self) -> None:
         self.abort_timed_out()
@@ -142,11 +128,12 @@ class TransactionManager:
     def load(self, partition: int, leader_epoch: int) -> None:
         """This broker leads the partition now; it is loading from this moment (rules T9.12, T9.18, T13.1)."""
         self._loading[partition] = leader_epoch
+        started_ms = self.now_ms()
 
         async def work() -> None:
-            await self._load(partition, leader_epoch)
+            await self._load(partition, leader_epoch, started_ms)
 
-        self._later(work)
+        self._work.later(work)
 
     def unload(self, partition: int) -> None:
         """This broker does not lead the partition any more; a load that runs is dropped (rule T9.16)."""
@@ -154,24 +141,20 @@ class TransactionManager:
         if self._owned.pop(partition, None) is not None:
             log.info("unloaded partition %d of transactions", partition)
 
-    async def _load(self, partition: int, leader_epoch: int) -> None:
+    async def _load(self, partition: int, leader_epoch: int, started_ms: int) -> None:
         """Rules T9.13 to T9.17."""
-        fold, since_pause = Fold(), 0
+        loaded = Fold()
         try:
-            for batch in self._log.read(partition):
-                fold.add(batch)
-                since_pause += len(batch.records)
-                if since_pause >= _RECORDS_AT_ONCE:
-                    since_pause = 0
-                    await trio.lowlevel.checkpoint()
+            await fold(self._log.read(partition), loaded.add)
         except (ApiException, WireError) as e:
             log.error("partition %d of transactions is not loaded to its end: %s", partition, e)
+        self.load_times.add(started_ms)
         if self._loading.get(partition) != leader_epoch:
             return  # it is led by another broker meanwhile, or in a later epoch
-        self._owned[partition] = Owned(leader_epoch, fold.found)
+        self._owned[partition] = Owned(leader_epoch, loaded.found)
         del self._loading[partition]
-        log.info("loaded %d ids of partition %d in leader epoch %d", len(fold.found), partition, leader_epoch)
-        for metadata in list(fold.found.values()):
+        log.info("loaded %d ids of partition %d in leader epoch %d", len(loaded.found), partition, leader_epoch)
+        for metadata in list(loaded.found.values()):
             if metadata.values.state.is_preparing:  # rule T9.14
                 self.on_loaded(leader_epoch, metadata)
 
@@ -241,11 +224,7 @@ class TransactionManager:
 
     def _batch(self, values: dict[bytes, bytes | None]) -> bytes:
         """Rule T9.5."""
-        now = self.now_ms()
-        records = (
-            Record(offset=i, timestamp=now, key=key, value=value) for i, (key, value) in enumerate(values.items())
-        )
-        return write_records(RecordBatch.of(*records))
+        return write_values(values, self.now_ms())
 
     # what is removed
 

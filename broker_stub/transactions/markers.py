@@ -15,8 +15,9 @@ from typing import Final, Protocol
 import trio
 
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC
 from kce.broker_stub.metadata_cache import MetadataCache
-from kce.broker_stub.node_client import NodeClient
+from kce.broker_stub.transactions.connection import BrokerConnection
 from kce.wire import (
     ErrorCode,
     WireError,
@@ -120,6 +121,7 @@ class MarkerSender:
         self._config = config
         self._metadata_cache = metadata_cache
         self._dial = dial
+        self._version = int(config.inter_broker_protocol_version >= IBP_2_8_IV0)  # rule T6.2
         self._endings: dict[str, Ending] = {}
         self._queues: dict[int, list[Marker]] = {}
         self._came: defaultdict[int, trio.Event] = defaultdict(trio.Event)
@@ -131,7 +133,12 @@ class MarkerSender:
     @property
     def unknown_destinations(self) -> int:
         """How many markers wait for a leader, or to be sent again (rule T6.16)."""
-        return len(self._again)
+        return sum(bool(marker.partitions) for marker in self._again)
+
+    @property
+    def appends_to_retry(self) -> int:
+        """How many transactions wait for their last record to be appended again (rules T6.13, T6.16)."""
+        return len(self._again) - self.unknown_destinations
 
     # what is to be sent
 
@@ -149,23 +156,23 @@ class MarkerSender:
             if ending.state_partition == state_partition:
                 del self._endings[ending.transactional_id]
         self._again = [marker for marker in self._again if self._is_wanted(marker)]
-        for broker_id, queue in self._queues.items():
-            self._queues[broker_id] = [marker for marker in queue if self._is_wanted(marker)]
 
     def _is_wanted(self, marker: Marker) -> bool:
         return self._endings.get(marker.ending.transactional_id) is marker.ending and marker.ending.is_current
 
     def _enqueue(self, marker: Marker) -> None:
-        """By leader (rules T6.1, T6.4, T6.5)."""
+        """By leader (rules T6.1, T6.4, T6.5). Nothing is gone as long as the cache does not know the partition that
+        makes this broker the coordinator: it is a failover's LeaderAndIsr ahead of its UpdateMetadata."""
         snapshot = self._metadata_cache.snapshot
+        is_behind = snapshot.partition(TopicPartition(TRANSACTION_STATE_TOPIC, marker.ending.state_partition)) is None
         by_leader: defaultdict[int, set[TopicPartition]] = defaultdict(set)
         homeless: set[TopicPartition] = set()
         gone: set[TopicPartition] = set()
         for partition in marker.partitions:
             state = snapshot.partition(partition)
-            if state is None:
+            if state is None and not is_behind:
                 gone.add(partition)
-            elif self._endpoint(state.leader) is None:
+            elif state is None or self._endpoint(state.leader) is None:
                 homeless.add(partition)
             else:
                 by_leader[state.leader].add(partition)
@@ -228,7 +235,8 @@ class MarkerSender:
                     self._enqueue(marker)
 
     async def _send_to(self, broker_id: int) -> None:
-        connection = _Connection(broker_id, self._dial, self._config)
+        client_id = f"broker-{self._config.broker_id}-txn-marker-sender"
+        connection = BrokerConnection(broker_id, self._dial, client_id, self._config.request_timeout_ms)
         try:
             while True:
                 await self._came[broker_id].wait()
@@ -240,12 +248,14 @@ class MarkerSender:
         finally:
             await connection.aclose()
 
-    async def _write(self, connection: _Connection, markers: list[Marker]) -> None:
+    async def _write(self, connection: BrokerConnection, markers: list[Marker]) -> None:
         endpoint = self._endpoint(connection.broker_id)
         try:
             if endpoint is None:
                 raise ConnectionRefusedError(f"broker {connection.broker_id} is not alive")
-            response = await connection.write(endpoint, markers)
+            request = WriteTxnMarkersRequest(markers=tuple(marker.for_wire() for marker in markers))
+            response = await connection.request(endpoint, request, self._version)
+            assert isinstance(response, WriteTxnMarkersResponse)
         except (OSError, trio.TooSlowError, WireError) as e:  # rule T6.6
             log.info("markers could not be sent to broker %d: %r", connection.broker_id, e)
             for marker in markers:
@@ -281,40 +291,3 @@ class MarkerSender:
         if again:
             self._later(Marker(ending, frozenset(again)))
         self._done(ending, ())
-
-
-class _Connection:
-    """At most one connection to a broker."""
-
-    def __init__(self, broker_id: int, dial: Dial, config: BrokerConfig) -> None:
-        self.broker_id = broker_id
-        self._dial = dial
-        self._config = config
-        self._client: NodeClient | None = None
-        self._endpoint: Endpoint | None = None
-        self._version = int(config.inter_broker_protocol_version >= IBP_2_8_IV0)  # rule T6.2
-
-    async def write(self, endpoint: Endpoint, markers: Iterable[Marker]) -> WriteTxnMarkersResponse:
-        """Raises OSError, TooSlowError, WireError; it is closed then."""
-        request = WriteTxnMarkersRequest(markers=tuple(marker.for_wire() for marker in markers))
-        try:
-            with trio.fail_after(self._config.request_timeout_ms / 1000):
-                if endpoint != self._endpoint:
-                    await self.aclose()
-                if self._client is None:
-                    connection = await self._dial(
-                        endpoint.host, endpoint.port, to=self.broker_id, listener=endpoint.listener
-                    )
-                    name = f"broker-{self._config.broker_id}-txn-marker-sender"
-                    self._client, self._endpoint = NodeClient(connection, name), endpoint
-                response = await self._client.request(request, self._version)
-        except BaseException:
-            await self.aclose()
-            raise
-        assert isinstance(response, WriteTxnMarkersResponse)
-        return response
-
-    async def aclose(self) -> None:
-        client, self._client, self._endpoint = self._client, None, None
-        if client is not None:
-            await client.aclose()

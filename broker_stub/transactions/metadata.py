@@ -241,12 +241,8 @@ class TransactionMetadata:
         if new.state is TransactionState.EMPTY:  # rule T2.9: the start stays
             self.values = replace(new, start_ms=old.start_ms)
         else:
-            kept = old.partitions if new.state.is_preparing else new.partitions
             self.values = replace(
-                new,
-                partitions=kept,
-                last_producer_id=old.last_producer_id,
-                last_producer_epoch=old.last_producer_epoch,
+                new, last_producer_id=old.last_producer_id, last_producer_epoch=old.last_producer_epoch
             )
         self.pending = None
 

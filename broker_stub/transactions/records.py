@@ -6,7 +6,7 @@ from typing import Final
 
 from kce.broker_stub.transactions.metadata import TransactionState, Values
 from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
-from kce.wire.errors import DecodeError
+from kce.wire.errors import DecodeError, EncodeError
 from kce.wire.primitives import INT8, INT16, INT32, INT64, STRING
 from kce.wire.schema import Struct, field
 from kce.wire.schema import struct as table
@@ -63,6 +63,8 @@ def write_value(values: Values) -> bytes:
         partitions = tuple(
             TransactionLogPartitions(topic=topic, partition_ids=tuple(numbers)) for topic, numbers in grouped.items()
         )
+    elif values.partitions:
+        raise EncodeError(f"TransactionLogValue: an empty transaction has {len(values.partitions)} partitions")
     value = TransactionLogValue(
         producer_id=values.producer_id,
         producer_epoch=values.producer_epoch,

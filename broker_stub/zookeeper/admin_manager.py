@@ -24,7 +24,7 @@ from kce.wire import (
 from kce.wire.configuration import ConfigError, check_topic_config
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import admin
+from kce.zookeeper import admin, client_configs
 from kce.zookeeper.admin import AdminError
 from kce.zookeeper.assignment import RackAwareMode
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -165,12 +165,9 @@ class ZkAdminManager:
         try:
             brokers = await admin.get_brokers_with_racks(self._zk, RackAwareMode.ENFORCED)
         except AdminError as e:
-            refused = {topic.name: e for topic in topics}
-            brokers = {}
+            return [(_not_added(topic.name, e), ()) for topic in topics]
         known = await self._zk.get_topic_assignments([topic.name for topic in topics])
         for topic in topics:
-            if topic.name in refused:
-                continue
             assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
             try:
                 plan = admin.planned_partitions(
@@ -186,31 +183,39 @@ class ZkAdminManager:
         results: list[tuple[CreatePartitionsTopicResult, Collection[int]]] = []
         for topic in topics:
             if (error := refused.get(topic.name)) is not None:
-                failed = CreatePartitionsTopicResult(
-                    name=topic.name, error_code=error.code, error_message=_message(error)
-                )
-                results.append((failed, ()))
+                results.append((_not_added(topic.name, error), ()))
             else:
                 found, added = plans.get(topic.name, (None, {}))
                 numbers = () if found is None else found.partitions.keys() | added.keys()
                 results.append((CreatePartitionsTopicResult(name=topic.name), numbers))
         return results
 
-    async def delete_topic(self, topic: str) -> ErrorCode:
-        """Rule 10.36. Success if the topic is already marked for deletion."""
-        try:
-            await admin.delete_topic(self._zk, topic)
-        except AdminError as e:
-            return e.code
-        return ErrorCode.NONE
+    async def delete_topics(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
+        """Rule 10.36. Success if a topic is already marked for deletion."""
+        marked = await admin.delete_topics(self._zk, topics)
+        return {
+            topic: answer.code if isinstance(answer, AdminError) else ErrorCode.NONE for topic, answer in marked.items()
+        }
 
     async def config(self, kind: str, name: str) -> Mapping[str, str]:
         """The configuration in ``/config/<kind>/<name>``."""
         return await self._zk.get_config(kind, name)
 
+    async def configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """Those in ``/config/<kind>``, by name."""
+        return await self._zk.get_configs(kind)
+
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
         await self._zk.change_config(kind, name, config)
+
+    async def client_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
+        """Those in ``/config/<kind>``."""
+        return await client_configs.read_all(self._zk, kind)
+
+    async def change_client_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """Replace the configuration, or delete its node, and notify every broker (rule B8.15)."""
+        await client_configs.change(self._zk, kind, name, config)
 
     async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:
         """Rule G7.29. Raises ValueError for one that is no number."""
@@ -224,6 +229,10 @@ class ZkAdminManager:
 
 def _refused(topic: str, error: AdminError) -> CreatableTopicResult:
     return CreatableTopicResult(name=topic, error_code=error.code, error_message=_message(error))
+
+
+def _not_added(topic: str, error: AdminError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=topic, error_code=error.code, error_message=_message(error))
 
 
 def _check_config(topic: str, config: Mapping[str, str]) -> None:

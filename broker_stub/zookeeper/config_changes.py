@@ -11,20 +11,17 @@ from collections.abc import Callable, Mapping
 
 import trio
 
+from kce.broker_stub.zookeeper.notifications import ChangeNotifications
 from kce.wire.configuration import ConfigError, Properties
-from kce.zookeeper import znodes
+from kce.zookeeper import client_configs, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Delete, NodeData, NoNode, SessionExpired, SessionState, StoreError, value
+from kce.zookeeper.store import SessionExpired, SessionState, StoreError
 
 log = logging.getLogger(__name__)
 
-#: brokers delete notifications that are older than this (rule 1.36)
-CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 
-
-#: (kind, name, configuration) of `/config/<kind>/<name>`, where kind is one of `CLIENT_KINDS`
+#: (kind, name, configuration) of `/config/<kind>/<name>`, where kind is one of `client_configs.KINDS`
 OnClientConfig = Callable[[str, str, Mapping[str, str]], None]
-CLIENT_KINDS = ("users", "clients", "ips")
 
 
 #: called with the topic for which unclean election was enabled; None: every topic without its own setting
@@ -62,7 +59,7 @@ class ConfigChangeListener:
         self._dynamic: dict[str, bool] = {}
         self._on_broker_config = on_broker_config
         self._broker_configs: dict[str, Mapping[str, str]] = {}
-        self._last_executed = -1
+        self._notifications = ChangeNotifications(zk, znodes.CONFIG_CHANGES, self._notified, "configuration change")
         self._event = trio.Event()
         self._new_session = False
 
@@ -109,28 +106,15 @@ class ConfigChangeListener:
 
     async def read_notifications(self) -> None:
         """Apply the new children of /config/changes in order; one that fails is logged and skipped."""
-        names = [n for n in await self._zk.get_children(znodes.CONFIG_CHANGES) if n[-10:].isdigit()]
-        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in sorted(names, key=_number)]
-        notifications = dict(zip(paths, await self._zk.get_data(paths), strict=True))
-        for path, found in notifications.items():
-            if _number(path) > self._last_executed and isinstance(found, NodeData):
-                self._last_executed = _number(path)
-                try:
-                    await self._changed(*znodes.decode_config_change(path, found.data))
-                except znodes.BadZNode as e:
-                    log.error("skipping a configuration change: %s", e)
-                except SessionExpired:
-                    raise
-                except Exception:  # the next ones are applied nevertheless (rule 1.36)
-                    log.exception("could not apply the configuration change in %s", path)
-        await self._purge(notifications)
+        await self._notifications.read()
 
-    async def _purge(self, notifications: Mapping[str, NodeData | StoreError]) -> None:
-        oldest = self._zk.now_ms() - CHANGE_EXPIRATION_MS
-        expired = [p for p, found in notifications.items() if isinstance(found, NodeData) and found.stat.ctime < oldest]
-        for answer in await self._zk.store.write([Delete(path) for path in expired]):
-            if not isinstance(answer, NoNode):  # another broker deleted it first
-                value(answer)
+    async def _notified(self, data: bytes) -> None:
+        try:
+            entity_type, entity = znodes.decode_config_change(znodes.CONFIG_CHANGES, data)
+        except znodes.BadZNode as e:
+            log.error("skipping a configuration change: %s", e)
+        else:
+            await self._changed(entity_type, entity)
 
     async def _changed(self, entity_type: str, entity: str) -> None:
         log.info("the configuration of %s %s changed", entity_type, entity)
@@ -140,7 +124,7 @@ class ConfigChangeListener:
                 self._on_topic_config(entity, config)
             if isinstance(config, dict) and config.get(UNCLEAN, "").lower() == "true":
                 self._on_unclean_election_enabled(entity)
-        elif entity_type in CLIENT_KINDS:
+        elif entity_type in client_configs.KINDS:
             self._on_client_config(entity_type, entity, await self._zk.get_config(entity_type, entity))
         elif entity_type == "brokers" and entity in (znodes.DEFAULT_ENTITY, self._broker):
             enabled_before = self.unclean_leader_election_enable
@@ -149,27 +133,15 @@ class ConfigChangeListener:
                 self._on_unclean_election_enabled(None)
 
     async def _read_clients(self) -> None:
-        """Read the configuration of users, of clients, and of users' clients."""
-        for kind in CLIENT_KINDS:
-            names = await self._zk.get_children(f"/config/{kind}")
-            if kind == "users":
-                of_users = await self._zk.store.get_children([f"/config/users/{name}/clients" for name in names])
-                names += [
-                    f"{user}/clients/{client}"
-                    for user, found in zip(list(names), of_users, strict=True)
-                    if not isinstance(found, StoreError)
-                    for client in found
-                ]
-            for name, found in zip(
-                names, await self._zk.get_data([znodes.config_path(kind, name) for name in names]), strict=True
-            ):
-                if isinstance(found, NodeData):
-                    self._on_client_config(kind, name, _decoded(znodes.config_path(kind, name), found.data))
+        """Read the configuration of users, of clients, of users' clients, and of addresses."""
+        for kind in client_configs.KINDS:
+            for name, config in (await client_configs.read_all(self._zk, kind)).items():
+                self._on_client_config(kind, name, config)
 
     async def _read_broker(self, entity: str) -> None:
         path = znodes.broker_config_path(entity)
         found = await self._zk.get_one(path)
-        config = {} if found is None else _decoded(path, found.data)
+        config = {} if found is None else client_configs.decoded(path, found.data)
         if config != self._broker_configs.get(entity, {}):
             self._broker_configs[entity] = config
             default, own = (self._broker_configs.get(name, {}) for name in (znodes.DEFAULT_ENTITY, self._broker))
@@ -181,16 +153,3 @@ class ConfigChangeListener:
                 self._dynamic[entity] = Properties(config).boolean(UNCLEAN)
             except ConfigError as e:
                 log.error("%s has %s", path, e)
-
-
-def _decoded(path: str, data: bytes) -> dict[str, str]:
-    """Malformed content is logged, and means no overrides."""
-    try:
-        return znodes.decode_config(path, data)
-    except znodes.BadZNode as e:
-        log.error("ignoring a configuration: %s", e)
-        return {}
-
-
-def _number(path: str) -> int:
-    return int(path[-10:])

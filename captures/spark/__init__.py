@@ -6,6 +6,9 @@
     for sentence in findings.sentences():
         print(sentence)
 
+    for name, found in analyze_each(["one.pcapng", "two.pcapng"]):  # each by itself, in one session of Spark
+        ...
+
 ``analyze`` needs Java 17 or later. It returns ``Findings`` of plain values (``captures.spark.findings``) and raises a
 one-line ``captures.errors.CaptureError`` for files that it cannot read. Only this package imports pyspark.
 
@@ -26,19 +29,19 @@ from kce.extras import require
 
 if TYPE_CHECKING:
     from kce.captures.spark.findings import Findings
-    from kce.captures.spark.job import analyze
+    from kce.captures.spark.job import analyze, analyze_each
 
-__all__ = ["Findings", "analyze"]
+__all__ = ["Findings", "analyze", "analyze_each"]
 
 require("numpy", "numba", "pyarrow", "pyspark", purpose="the analysis")
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: Spark's workers import this package, too, and do not need the job."""
-    if name == "analyze":
-        from kce.captures.spark.job import analyze
+    if name in ("analyze", "analyze_each"):
+        from kce.captures.spark import job
 
-        return analyze
+        return getattr(job, name)
     if name == "Findings":
         from kce.captures.spark.findings import Findings
 

@@ -1,17 +1,13 @@
-"""An archive of Spark's classes, parsed and verified (class data sharing): Java starts in half the time.
-
-``archive_classes`` writes it. Brief local sessions map it if it is there. The JVM ignores an archive of other jars or
-of another Java.
-"""
+"""An archive of Spark's classes: ``archive_classes`` writes it, brief local sessions map it if it is there."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 from pathlib import Path
 
 import pyspark
+
+from kce import class_archive
 
 #: An environment variable: where the JVM is to write the archive.
 WRITTEN_TO = "KCE_CLASS_ARCHIVE_WRITTEN_TO"
@@ -19,12 +15,7 @@ WRITTEN_TO = "KCE_CLASS_ARCHIVE_WRITTEN_TO"
 
 def location(flags: str) -> Path:
     """Where the archive is for a JVM with ``flags``."""
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    changed_ns = java.stat().st_mtime_ns if java.exists() else 0
-    what = f"{java.resolve()} {changed_ns} {Path(pyspark.__file__).parent} {pyspark.__version__} {flags}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafka-controller-emulator"
-    return folder / f"spark-{hashlib.sha256(what.encode()).hexdigest()[:16]}.jsa"
+    return class_archive.location("spark", Path(pyspark.__file__).parent, pyspark.__version__, flags)
 
 
 def options(flags: str) -> str:

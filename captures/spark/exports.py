@@ -16,6 +16,9 @@ from kce.captures.tables.rows import SCHEMA_VERSION
 
 FORMS = ("html", "json", "markdown")
 
+#: How the names of their files end.
+ENDINGS = {"html": ".html", "json": ".json", "markdown": ".md"}
+
 #: Rows of a table that Markdown shows.
 MAX_ROWS = 50
 

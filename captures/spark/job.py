@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -117,16 +117,38 @@ def analyze_both(
     thresholds: Thresholds = THRESHOLDS, progress: Callable[[str], None] = lambda step: None,
 ) -> Comparison:  # fmt: skip
     """Two captures in one session, compared. Each may be a glob. Raises CaptureError."""
-    for name in (*expand([before]), *expand([after])):
-        check_location(name)
-    size = max(sum(map(location_bytes, expand([each]))) for each in (before, after))
-    progress("starting Spark")
-    with local_session(brief=size < _BYTES_PER_TASK, master=master) as spark:
-        found = [
-            analyze([each], only=only, ports=ports, thresholds=thresholds, spark=spark, progress=progress)
-            for each in (before, after)
-        ]
+    found = []
+    for _, each in analyze_each(
+        [before, after], only=only, ports=ports, master=master, thresholds=thresholds, progress=progress
+    ):
+        if isinstance(each, CaptureError):
+            raise each
+        found.append(each)
     return compare(*found)
+
+
+def analyze_each(
+    captures: Sequence[str], *, master: str | None = None, progress: Callable[[str], None] = lambda step: None,
+    **options: Any,
+) -> Iterator[tuple[str, findings.Findings | CaptureError]]:  # fmt: skip
+    """Each capture by itself, in one session: only the first one waits for Spark to start.
+
+    Each may be a glob. ``options`` are those of ``analyze``. A capture that cannot be analysed gives its error, and the
+    others go on. Raises CaptureError before anything is read if one does not exist, or Spark cannot be started.
+    """
+    files = [expand([each]) for each in captures]
+    for name in (name for of_one in files for name in of_one):
+        check_location(name)
+    brief = max((sum(map(location_bytes, of_one)) for of_one in files), default=0) < _BYTES_PER_TASK
+    progress("starting Spark")
+    with local_session(brief=brief, master=master) as spark:
+        for each in captures:
+            found: findings.Findings | CaptureError
+            try:
+                found = analyze([each], spark=spark, progress=progress, **options)
+            except CaptureError as e:
+                found = e
+            yield each, found
 
 
 def _is_here(spark: SparkSession | None, master: str | None) -> bool:
@@ -181,6 +203,7 @@ class _Job:
             self._keep(reassembly.live_brokers(self._decoded)),
             connections,
             self._keep,
+            is_long=not self._small,
         )
         wanted = {name: analysis for name, analysis in ANALYSES.items() if name in only}
         queries = {name: analysis.run for name, analysis in wanted.items()}

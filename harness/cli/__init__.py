@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
     "up": ("up:up", "Run ZooKeeper and a cluster of nodes, until Ctrl-C or in the background (--wait)."),
     "down": ("down:down", "End a running `kce up` or `kce proxy`."),
+    "broker": ("broker:broker", "Run one broker from Kafka's server.properties, at any ZooKeeper."),
     "controller": ("controller:controller", "Run one controller for a cluster of other brokers, such as real ones."),
     "proxy": ("proxy:proxy", "Run a proxy in front of a cluster, such as a real one, for faults and recordings."),
     "topic": ("topic:topic", "Create, list, describe and delete topics."),

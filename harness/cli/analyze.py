@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from kce.captures.exchanges.ports import Ports
+from kce.captures.exchanges.render import printable
 from kce.extras import SPARK, require
 from kce.harness.cli.options import ports_option
 from kce.harness.interrupts import remove_on_exit, temporary_files
@@ -21,6 +22,7 @@ from kce.harness.java import find_java
 
 if TYPE_CHECKING:
     from kce.captures.spark.analyses.analysis import Thresholds
+    from kce.captures.spark.findings import Findings
 
 FORMATS = ("text", "html", "json", "parquet", "markdown")
 
@@ -36,6 +38,7 @@ Examples:
   kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
   kce analyze incident.pcapng --format markdown > incident.md
   kce analyze before.pcapng after.pcapng --compare --report comparison.html
+  kce analyze --each *.pcapng --report reports/
 
 The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
 traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
@@ -75,6 +78,11 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     help="Show what differs between two FILES in counts, order, latencies and findings. --fail-on then counts only "
     "findings of the second.",
 )  # fmt: skip
+@click.option(
+    "--each", is_flag=True,
+    help="Analyse each of FILES by itself, one after the other in one session of Spark: only the first waits for its "
+    "start. --report is then a folder, for a report of each.",
+)  # fmt: skip
 @ports_option
 @click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
@@ -89,6 +97,7 @@ def analyze(
     fail_on: str | None,
     thresholds: tuple[str, ...],
     comparing: bool,
+    each: bool,
     ports: Ports,
     show_payloads: bool,
     master: str | None,
@@ -100,6 +109,10 @@ def analyze(
     """
     if comparing and (len(files) != 2 or out is not None or event_log is not None or form == "parquet"):
         raise click.UsageError("--compare takes two FILES, and neither --out, --event-log nor --format parquet")
+    if each and (comparing or out is not None or event_log is not None or form == "parquet"):
+        raise click.UsageError("--each takes neither --compare, --out, --event-log nor --format parquet")
+    if each and report is None and form not in (None, "text"):
+        raise click.UsageError("--each --format needs --report, a folder")
     if form == "text" and report is not None:
         raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
@@ -118,6 +131,9 @@ def analyze(
     if comparing:
         return _compare(files[0], files[1], report, form, fail_on, only=only, ports=ports, master=master,
                         thresholds=_thresholds(thresholds))  # fmt: skip
+    if each:
+        return _each(files, report, form or "html", fail_on, only=only, ports=ports, master=master,
+                     payloads=show_payloads, thresholds=_thresholds(thresholds))  # fmt: skip
     # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
     with (
         temporary_files(),
@@ -137,9 +153,50 @@ def analyze(
     for what, path in (("report", report), ("tables", out)):
         if path is not None:
             click.echo(f"kce: {what} in {path}", err=True)
+    return _code(findings, fail_on)
+
+
+def _code(findings: Findings, fail_on: str | None) -> int:
     if not findings.quality.sound:
         return 1
     return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
+
+
+def _each(files: tuple[str, ...], report: str | None, form: str, fail_on: str | None, **options: Any) -> int:
+    """The exit code is 1 if that of any file is, else 3 if that of any file is."""
+    from kce.captures.errors import CaptureError
+    from kce.captures.files.locations import expand
+    from kce.captures.spark.exports import ENDINGS, check_report, write_report
+    from kce.captures.spark.job import analyze_each
+    from kce.captures.spark.text import print_findings
+
+    names = expand(files)
+    reports: dict[str, str] = {}
+    if report is not None:
+        reports = {name: os.path.join(report, f"{os.path.basename(name)}{ENDINGS[form]}") for name in names}
+        if len(set(reports.values())) < len(names):
+            raise click.UsageError("--each --report: two of FILES have the same name")
+        for path in reports.values():
+            check_report(path)
+    codes = set()
+    with (
+        temporary_files(),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
+        for name, found in analyze_each(names, evidence=report is not None, progress=progress, **options):
+            if isinstance(found, CaptureError):
+                click.echo(f"kce: {found}", err=True)
+                codes.add(1)
+                continue
+            if name in reports:
+                write_report(found, reports[name], form)
+            click.echo(f"# capture {printable(name)}")
+            print_findings(found, Console())
+            if name in reports:
+                click.echo(f"kce: report in {reports[name]}", err=True)
+            codes.add(_code(found, fail_on))
+    return next((code for code in (1, 3) if code in codes), 0)
 
 
 def _compare(before: str, after: str, report: str | None, form: str | None, fail_on: str | None, **options: Any) -> int:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import click
-import trio
 
-from kce.harness import interrupts
-from kce.harness.cli.options import node_settings, settings_options
-from kce.harness.errors import HarnessError, plain_error
-from kce.harness.logs import log_to_stderr
-from kce.harness.node import CONTROLLER_ONLY, Node
+from kce.harness.cli.options import log_level_option, node_settings, settings_options
+from kce.harness.cli.serving import serve_node
+from kce.harness.node import CONTROLLER_ONLY
 
 EPILOG = """\b
 Examples:
@@ -41,7 +37,7 @@ replicas.
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on and to advertise.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the listener; 0 is a free one.")
 @settings_options
-@click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING"]), default="INFO", show_default=True)
+@log_level_option
 def controller(
     zookeeper: str,
     node_id: int,
@@ -69,22 +65,4 @@ def controller(
     }
     if control_listener:
         properties["control.plane.listener.name"] = control_listener
-    log_to_stderr(log_level)
-    node = Node(properties)
-    with contextlib.suppress(interrupts.Interrupted):
-        interrupts.run(_serve, node, on_signal=lambda: click.echo("Stopping ...", err=True))
-    return 0
-
-
-async def _serve(node: Node) -> None:
-    """Its nursery holds the node. Raises HarnessError."""
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(node.run)
-            click.echo(f"Node {node.id} contends for /controller. Ctrl-C stops it.", err=True)
-            with contextlib.suppress(trio.Cancelled):
-                await trio.sleep_forever()
-            with trio.CancelScope(shield=True):
-                await node.shutdown()
-    except (HarnessError, BaseExceptionGroup) as e:
-        raise plain_error(e) from None
+    return serve_node(properties, log_level, lambda node: f"Node {node.id} contends for /controller.")

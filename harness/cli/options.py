@@ -62,6 +62,14 @@ def json_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def command_config_option(function: F) -> F:
+    """Add ``--command-config``, as Kafka's tools have it."""
+    return click.option(
+        "--command-config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+        help="Kafka's client properties: security.protocol, ssl.*, sasl.mechanism, sasl.jaas.config.",
+    )(function)  # fmt: skip
+
+
 def settings_options(function: F) -> F:
     """Add the options that ``node_settings`` reads."""
     function = click.option(
@@ -73,6 +81,14 @@ def settings_options(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def log_level_option(function: F) -> F:
+    """Add ``--log-level``."""
+    return click.option(
+        "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING"]), default="INFO", show_default=True,
+        help="Of the nodes' logs.",
+    )(function)  # fmt: skip
+
+
 #: settings of a file that the cluster sets for each node
 _OF_THE_CLUSTER = ("broker.id", "listeners", "advertised.listeners", "zookeeper.connect", "log.dir", "log.dirs")
 
@@ -81,14 +97,19 @@ def node_settings(config: Path | None, settings: Iterable[str]) -> dict[str, str
     """The properties of the file, without those that differ by node, and of the options. Raises HarnessError."""
     found = {}
     if config is not None:
-        try:
-            found = parse_properties(config.read_text(encoding="latin-1"))
-        except (OSError, ConfigError) as e:
-            raise HarnessError(f"{config} cannot be read: {e}") from None
+        found = properties_of_file(config)
         for key in _OF_THE_CLUSTER:
             if found.pop(key, None) is not None:
                 click.echo(f"kce: warning: {config}: {key} is ignored: each node gets its own", err=True)
     return found | properties(settings)
+
+
+def properties_of_file(config: Path) -> dict[str, str]:
+    """A server.properties file. Raises HarnessError."""
+    try:
+        return parse_properties(config.read_text(encoding="latin-1"))
+    except (OSError, ConfigError) as e:
+        raise HarnessError(f"{config} cannot be read: {e}") from None
 
 
 def port_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int]:
@@ -125,13 +146,13 @@ def plain_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 500)
 
 
-def properties(settings: Iterable[str]) -> dict[str, str]:
-    """``key=value`` texts as a mapping. Raises UsageError."""
+def properties(settings: Iterable[str], option: str = "--set") -> dict[str, str]:
+    """``key=value`` texts as a mapping. Raises UsageError, which names the ``option``."""
     found = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
-            raise click.UsageError(f"--set {setting}: not KEY=VALUE, as in --set num.io.threads=4")
+            raise click.UsageError(f"{option} {setting}: not KEY=VALUE, as in {option} num.io.threads=4")
         found[key.strip()] = value.strip()
     return found
 

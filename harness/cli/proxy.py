@@ -17,7 +17,8 @@ from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
 from kce.harness.cli import detached
 from kce.harness.cli.detached import OPTION, DetachableCommand, detach_option
-from kce.harness.cli.options import http_port_option, json_option, plain_console
+from kce.harness.cli.options import command_config_option, http_port_option, json_option, plain_console
+from kce.harness.client_security import ClientSecurity
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.logs import log_to_stderr
@@ -45,8 +46,8 @@ Clients connect to the Bootstrap address that it prints. Addresses of brokers in
 DescribeCluster, new leaders in Produce and Fetch) become those of the proxy. What brokers say to each other, and the
 controller to brokers, does not pass it.
 
-Connections are plaintext, with or without SASL. With SASL, brokers are found when a client finds them: the broker of
---to has the id -1 until then.
+Clients connect in plaintext, and the proxy to brokers as --command-config says. Without it SASL of clients passes, and
+brokers are found when a client finds them: the broker of --to has the id -1 until then.
 """
 
 
@@ -61,6 +62,7 @@ Connections are plaintext, with or without SASL. With SASL, brokers are found wh
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )
+@command_config_option
 @click.option("--wireshark", is_flag=True, help="With --record: also write FILE.lua, which tells Wireshark the ports.")
 @http_port_option
 @click.option("--name", metavar="NAME", help="What other commands call this proxy (--cluster NAME).")
@@ -75,6 +77,7 @@ def proxy(
     to: tuple[str, ...],
     port: int | None,
     record: Path | None,
+    command_config: Path | None,
     wireshark: bool,
     http_port: int | None,
     name: str | None,
@@ -99,7 +102,7 @@ def proxy(
     ports = () if port is None else range(port, port + MOST_BROKERS)
     log_to_stderr("INFO")
     with contextlib.suppress(interrupts.Interrupted), contextlib.closing(Guard()) as guard:
-        made = Proxy(*to, ports=ports, record=record, history=False)
+        made = Proxy(*to, ports=ports, record=record, history=False, security=ClientSecurity.of_file(command_config))
         interrupts.run(
             _serve, made, guard, _Target(made, to), (name, http_port), ready_file, record if wireshark else None,
             as_json, background,

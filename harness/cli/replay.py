@@ -31,7 +31,8 @@ from kce.captures.tcp.segments import endpoint_text
 from kce.harness import interrupts
 from kce.harness.cli.captures import closing, each, opened
 from kce.harness.cli.impersonate import be_broker
-from kce.harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
+from kce.harness.cli.options import cluster_option, command_config_option, connected, ports_option, zookeeper_option
+from kce.harness.client_security import ClientSecurity
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.errors import HarnessError
 from kce.harness.running import command, find_cluster, running_clusters
@@ -119,6 +120,7 @@ The exit code is 1 if a response differs from the recorded one or is missing.
     metavar="NAME",
     help="With --as broker: listeners to offer instead of the recorded ones.",
 )
+@command_config_option
 @zookeeper_option
 @cluster_option
 def replay(
@@ -126,7 +128,7 @@ def replay(
     broker_id: int | None, connection: int | None, apis: tuple[int, ...], since_ns: int | None, until_ns: int | None,
     speed: float, no_wait: bool, controller_epoch: str | None, broker_epoch: str | None, restart: bool,
     answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
-    zookeeper: str | None, cluster_file: Path | None,
+    command_config: Path | None, zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
     """Replay requests of a capture and compare the responses, or play a recorded broker to a live controller.
 
@@ -186,8 +188,9 @@ def replay(
         if dry_run:
             return _show(steps, targets, rewriter, recording)
         restarted = needed(restarts(recording.steps), steps)
+        dial = partial(_dial, recorder, ClientSecurity.of_file(command_config))
         run = Replay(
-            steps, targets, dial=partial(_dial, recorder), rewrite=rewriter, speed=None if no_wait else speed,
+            steps, targets, dial=dial, rewrite=rewriter, speed=None if no_wait else speed,
             answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile), restarts=restarted,
             restart=partial(_restart, find_cluster(cluster_file), rewriter) if restart else None,
         )  # fmt: skip
@@ -370,9 +373,15 @@ def _print_outcomes(outcomes: list[Outcome], left_out: int) -> int:
     return 1 if counts[Verdict.DIFFERENT] or counts[Verdict.MISSING] else 0
 
 
-async def _dial(recorder: Recorder | None, host: str, port: int) -> trio.abc.Stream:
-    stream = await trio.open_tcp_stream(host, port)
+async def _dial(recorder: Recorder | None, security: ClientSecurity, host: str, port: int) -> trio.abc.Stream:
+    """What is recorded is in the clear."""
+    connected = await trio.open_tcp_stream(host, port)
+    ends = connected.socket.getsockname()[:2], connected.socket.getpeername()[:2]
+    try:
+        stream = await security.secured(connected, host)
+    except BaseException:
+        await trio.aclose_forcefully(connected)
+        raise
     if recorder is None:
         return stream
-    ends = stream.socket.getsockname()[:2], stream.socket.getpeername()[:2]
     return TappedStream(stream, recorder.connection(*ends), "client")

@@ -21,7 +21,14 @@ from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
 from kce.harness.cli import detached
 from kce.harness.cli.detached import OPTION, DetachableCommand, detach_option
-from kce.harness.cli.options import http_port_option, json_option, node_settings, plain_console, settings_options
+from kce.harness.cli.options import (
+    http_port_option,
+    json_option,
+    log_level_option,
+    node_settings,
+    plain_console,
+    settings_options,
+)
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.commands import ClusterTarget
@@ -49,6 +56,15 @@ While it runs, from another terminal:
 """
 
 
+def _users(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Passwords by name."""
+    pairs = [text.partition("=") for text in given]
+    for user, _, password in pairs:
+        if not user or not password:
+            raise click.BadParameter("it must be NAME=PASSWORD", context, parameter)
+    return {user: password for user, _, password in pairs}
+
+
 @click.command(cls=DetachableCommand, epilog=EPILOG)
 @click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="How many nodes.")
 @click.option(
@@ -62,6 +78,10 @@ While it runs, from another terminal:
     type=click.IntRange(1, 65535),
     help="Port of the ZooKeeper that is started; of an ensemble's first server.",
 )
+@click.option(
+    "--user", "users", callback=_users, multiple=True, metavar="NAME=PASSWORD",
+    help="A user that SCRAM knows when the first node starts; may be repeated.",
+)  # fmt: skip
 @click.option(
     "--zookeepers", type=click.IntRange(1, 9), default=1, show_default=True,
     help="How many ZooKeeper servers; with three or more their leader can be killed (`kce zookeeper kill-leader`).",
@@ -95,13 +115,7 @@ While it runs, from another terminal:
 @click.option(OPTION, "background", type=click.Path(path_type=Path, file_okay=False), hidden=True)
 @http_port_option
 @settings_options
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING"]),
-    default="INFO",
-    show_default=True,
-    help="Of the nodes' logs.",
-)
+@log_level_option
 def up(
     name: str | None,
     ready_file: Path | None,
@@ -113,6 +127,7 @@ def up(
     as_json: bool,
     detach: bool,
     background: Path | None,
+    users: dict[str, str],
     **options: Any,
 ) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C, SIGTERM or `kce down`.
@@ -136,7 +151,8 @@ def up(
     status = Console(stderr=True, highlight=False, soft_wrap=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SettingWarning)
-        cluster = Cluster(processes=True, zookeeper=zookeeper, properties=node_settings(config, settings), **options)
+        properties = node_settings(config, settings)
+        cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties, users=users, **options)
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):

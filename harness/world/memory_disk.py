@@ -253,6 +253,9 @@ class MemoryDisk(Disk):
     def modified_ms(self, path: str) -> int:
         return self._content(path).modified_ms
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        self._content(path).modified_ms = time_ms
+
     def make_folder(self, path: str) -> None:
         at = self._root
         for name in path.split("/"):

@@ -58,6 +58,16 @@ class MemoryWorld(World):
     def random(self, purpose: str) -> Random:
         return Random(f"{self._cluster.seed}/{self._name}/{purpose}")
 
+    def pause(self) -> None:
+        """The node stands still: nothing that it sends leaves, nothing arrives, its session is not kept alive.
+
+        Its timers go on, as those of a process that was paused all run out when it is resumed.
+        """
+        self._cluster.pause(self._name)
+
+    def resume(self) -> None:
+        self._cluster.resume(self._name)
+
 
 class _Made(dict[str, MemoryDisk]):
     """Makes what it does not have."""
@@ -87,7 +97,9 @@ class MemoryClusterWorld(ClusterWorld):
         self.stalls: defaultdict[str, Stall] = defaultdict(Stall)
         self.server: MemoryZooKeeper
         self._sessions: defaultdict[str, list[MemoryStore]] = defaultdict(list)
+        #: names of nodes
         self._cut: set[str] = set()
+        self._paused: set[str] = set()
 
     def _new_disk(self, name: str) -> MemoryDisk:
         machine = Machine(self.stalls[name].add)
@@ -122,26 +134,41 @@ class MemoryClusterWorld(ClusterWorld):
 
     def cut(self, node_id: int) -> None:
         self._cut.add(_name(node_id))
-        for store in self._living_sessions(node_id):
+        for store in self._living_sessions(_name(node_id)):
             self.server.disconnect(store)
 
     def heal(self, node_id: int) -> None:
-        self._cut.discard(_name(node_id))
+        name = _name(node_id)
+        self._cut.discard(name)
         self.delay_zookeeper(node_id, 0)
-        for store in self._living_sessions(node_id):
+        for store in self._living_sessions(name) if name not in self._paused else ():
             self.server.reconnect(store)
 
     def delay_zookeeper(self, node_id: int, seconds: float) -> None:
         """The node's operations take that long to reach ZooKeeper, until `heal`; watches fire at once."""
-        for store in self._living_sessions(node_id):
+        for store in self._living_sessions(_name(node_id)):
             store.delay_s = seconds
 
     def mute_zookeeper(self, node_id: int) -> None:
-        raise HarnessError("a session in memory has no directions: cut the node off, or use the real world")
+        self._cut.add(_name(node_id))
+        for store in self._living_sessions(_name(node_id)):
+            self.server.mute(store)
 
-    def _living_sessions(self, node_id: int) -> list[MemoryStore]:
+    def pause(self, name: str) -> None:
+        self._paused.add(name)
+        self.stalls[name].pause()
+        for store in self._living_sessions(name):
+            self.server.freeze(store)
+
+    def resume(self, name: str) -> None:
+        self._paused.discard(name)
+        self.stalls[name].resume()
+        for store in self._living_sessions(name) if name not in self._cut else ():
+            self.server.reconnect(store)
+
+    def _living_sessions(self, name: str) -> list[MemoryStore]:
         """The node's sessions, except those of a killed client, which last until they expire."""
-        return [store for store in self._sessions[_name(node_id)] if not store.is_abandoned]
+        return [store for store in self._sessions[name] if not store.is_abandoned]
 
     def is_cut(self, node_id: int) -> bool:
         return _name(node_id) in self._cut
@@ -150,7 +177,7 @@ class MemoryClusterWorld(ClusterWorld):
         await trio.lowlevel.checkpoint()
         for store in self._sessions[_name(node_id)]:
             if store.session_id == session_id:
-                if store.is_abandoned or self.is_cut(node_id):
+                if store.is_abandoned or self.is_cut(node_id) or _name(node_id) in self._paused:
                     self.server.end_session(store)
                 else:
                     self.server.expire(store)

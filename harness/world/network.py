@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 
 import trio
@@ -22,18 +23,29 @@ _FIRST_EPHEMERAL_PORT = 32768
 class Stall:
     """A node that stands still for a while: what it sends and receives waits."""
 
-    __slots__ = ("until",)
+    __slots__ = ("_changed", "until")
 
     def __init__(self) -> None:
         self.until = 0.0
+        self._changed = trio.Event()
 
     def add(self, seconds: float) -> None:
         """Stand still that much longer."""
         self.until = max(self.until, trio.current_time()) + seconds
 
+    def pause(self) -> None:
+        """Stand still until `resume`."""
+        self.until = math.inf
+
+    def resume(self) -> None:
+        self.until = 0.0
+        self._changed.set()
+        self._changed = trio.Event()
+
     async def over(self) -> None:
-        while trio.current_time() < self.until:  # noqa: ASYNC110 - it may be longer by then
-            await trio.sleep_until(self.until)
+        while trio.current_time() < self.until:
+            with trio.move_on_at(self.until):
+                await self._changed.wait()
 
 
 class _Pipe:

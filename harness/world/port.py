@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import trio
@@ -18,6 +18,9 @@ from kce.harness.background import BackgroundTasks
 from kce.harness.world.machine import Machine
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
+
+#: the purpose of random numbers that nobody may foresee
+SECRETS: Final = "secrets"
 
 
 class Connected(NamedTuple):
@@ -116,7 +119,7 @@ class ClusterWorld(Protocol):
         """What a node says to ZooKeeper takes so much longer until `heal`."""
 
     def mute_zookeeper(self, node_id: int) -> None:
-        """What ZooKeeper says to a node does not arrive until `heal`. Raises HarnessError where that cannot be."""
+        """What ZooKeeper says to a node does not arrive until `heal`."""
 
     def is_cut(self, node_id: int) -> bool: ...
 

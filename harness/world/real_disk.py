@@ -9,7 +9,6 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from pathlib import Path
 
 import trio
 
@@ -21,6 +20,9 @@ _PART_FOR_FILES = 2
 _MAX_OPEN_FILES = 8192
 #: parts that one system call takes (IOV_MAX)
 _MAX_PARTS = 1024
+#: of a file that grows while it is read
+_READ_BYTES = 64 * 1024
+_REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class RealFile(File):
@@ -107,19 +109,33 @@ class RealDisk(Disk):
     def read(self, path: str) -> bytes | None:
         self.machine.use_disk()
         try:
-            return Path(path).read_bytes()
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            parts = [os.read(descriptor, os.fstat(descriptor).st_size + 1)]
+            while parts[-1]:
+                parts.append(os.read(descriptor, _READ_BYTES))
+        finally:
+            os.close(descriptor)
+        return b"".join(parts)
 
     def write(self, path: str, content: bytes) -> None:
         self.machine.use_disk(len(content))
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_bytes(content)
+        try:
+            descriptor = os.open(path, _REPLACE, 0o644)
+        except FileNotFoundError:
+            self.make_folder(os.path.dirname(path))
+            descriptor = os.open(path, _REPLACE, 0o644)
+        with open(descriptor, "wb", buffering=0) as file:
+            rest = memoryview(content)
+            while len(rest):
+                rest = rest[file.write(rest) :]
 
     def flush(self, path: str) -> None:
         self.machine.use_disk()
         _fsync(path)
-        _fsync(str(Path(path).parent))
+        _fsync(os.path.dirname(path))
 
     async def flush_all(self, paths: Iterable[str]) -> None:
         if self.machine.disk_delay_s:
@@ -129,31 +145,37 @@ class RealDisk(Disk):
     def rename(self, old: str, new: str) -> None:
         for path in (old, new):
             self._close_below(path)
-        Path(old).replace(new)
+        os.replace(old, new)
 
     def delete(self, path: str) -> None:
         self._close_below(path)
-        if Path(path).is_dir():
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except (IsADirectoryError, PermissionError):  # as systems differ in what they say of a folder
             shutil.rmtree(path)
-        else:
-            Path(path).unlink(missing_ok=True)
 
     def _close_below(self, path: str) -> None:
         """Close a file, or the files in a folder."""
         if path in self._descriptors:
             self.close(path)
-        elif Path(path).is_dir():
+        elif os.path.isdir(path):
             for name in os.listdir(path):
                 self.close(f"{path}/{name}")
 
     def exists(self, path: str) -> bool:
-        return Path(path).exists()
+        return os.path.exists(path)
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000,) * 2)
+
     def make_folder(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        if not os.path.isdir(path):
+            os.makedirs(path, exist_ok=True)
 
     def files(self, folder: str) -> list[str]:
         with os.scandir(folder) as entries:

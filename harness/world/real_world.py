@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import trio
 
@@ -24,7 +24,7 @@ from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.world.machine import Machine
-from kce.harness.world.port import ClusterWorld, Connected, Listener, World
+from kce.harness.world.port import SECRETS, ClusterWorld, Connected, Listener, World
 from kce.harness.world.real_disk import RealDisk
 from kce.harness.world.session_expiry import end_session
 from kce.harness.world.tcp_proxy import TcpProxy
@@ -112,7 +112,7 @@ class RealWorld(World):
         return time.time_ns() + self.machine.clock_ns
 
     def random(self, purpose: str) -> Random:
-        return Random()
+        return SystemRandom() if purpose == SECRETS else Random()
 
 
 #: a cluster of three nodes needs some 60 in each process, and one more for each client

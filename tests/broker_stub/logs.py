@@ -20,8 +20,8 @@ def now_ms() -> int:
 
 
 @cache
-def config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
-    return LogConfig.of(dict(settings))
+def config_of(settings: tuple[tuple[str, str], ...], protocol: str | None) -> LogConfig:
+    return LogConfig.of(dict(settings), {"inter.broker.protocol.version": protocol} if protocol else {})
 
 
 class MemoryLogManager(LogManager):
@@ -32,12 +32,13 @@ class MemoryLogManager(LogManager):
         topic: Mapping[str, str] | None = None,
         disk: MemoryDisk | None = None,
         log_dirs: Sequence[str] = ("/logs",),
+        inter_broker_protocol_version: str | None = None,
     ) -> None:
         self.topic = dict(topic or {})
         self.disk = disk or MemoryDisk(now_ms)
         super().__init__(
             self.disk, log_dirs, LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
-            config_of=lambda name: config_of(tuple(self.topic.items())),
+            config_of=lambda name: config_of(tuple(self.topic.items()), inter_broker_protocol_version),
         )  # fmt: skip
 
 

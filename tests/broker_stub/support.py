@@ -13,30 +13,37 @@ import trio
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig, Endpoint, TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
-from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
+from kce.broker_stub.authorization import Authorization
+from kce.broker_stub.auto_topic_creation import AutoTopicCreation
 from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.groups.manager import GroupManager
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
-from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
 from kce.broker_stub.producer_ids import ControllerProducerIds, ProducerIdManager
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request import Action, Response
+from kce.broker_stub.reactor.request import Action, RequestQuota, Response
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
 from kce.broker_stub.replication.isr import ItemSubmitter
 from kce.broker_stub.replication.replication import Replication
 from kce.broker_stub.replication.throttle import ReplicationQuotas
+from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
+from kce.broker_stub.security.authorizer import AclAuthorizer
+from kce.broker_stub.security.config import PLAINTEXT
+from kce.broker_stub.security.tokens import DelegationTokenManager
 from kce.broker_stub.transactions.coordinator import TransactionCoordinator
 from kce.broker_stub.transactions.manager import TransactionManager
 from kce.broker_stub.transactions.markers import MarkerSender
 from kce.broker_stub.transactions.storage import ReplicatedTransactionLog
+from kce.broker_stub.transactions.verification import TransactionVerification
+from kce.broker_stub.transactions.verifier import PartitionVerifier
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
@@ -238,14 +245,25 @@ class Node:
         submitter: ItemSubmitter | None = None,
         isr_policy: IsrPolicy | None = None,
         dial: Dial | None = None,
+        authorizer: AclAuthorizer | None = None,
+        tokens: DelegationTokenManager | None = None,
         **properties: str,
     ) -> None:
         self.config = config(broker_id, **properties)
+        #: of the connections of requests from now on
+        self.principal = ANONYMOUS
+        self.token_authenticated = False
         self.broker_epoch = -1
         self.cache = MetadataCache(broker_id)
         self.logs: Any = log_manager or MemoryLogManager()
         self.submitter = RecordingSubmitter()
-        self.quotas = ClientQuotas()
+        limits = self.config.connection_limits
+        self.quotas = ClientQuotas(
+            limits.samples,
+            limits.sample_seconds,
+            self.config.controller_quota_window_num,
+            self.config.controller_quota_window_size_seconds,
+        )
         self.replication = Replication(
             self.config, self.cache, submitter or self.submitter, lambda: self.replicas, self.logs, dial or no_dial,
             lambda: self.broker_epoch, Random(1), ReplicationQuotas(self.config),
@@ -280,6 +298,10 @@ class Node:
             MarkerSender(self.config, self.cache, dial or no_dial),
             self.producer_ids,
         )
+        self.verifier = PartitionVerifier(
+            self.config, self.cache, self.transactions.manager.partition_of, dial or no_dial
+        )
+        self.replication.data_plane.verifies_transactions = transactions.partition_verification_enable
         self.replicas.coordinators = (self.groups, self.transactions)
         admin = admin or NoStore()
         self.services = Services(
@@ -293,15 +315,16 @@ class Node:
             admin=admin,
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=self.producer_ids,
-            mutation_quotas=ControllerMutationQuotas(
-                self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
-            ),
+            quotas=self.quotas,
             data_plane=self.replication.data_plane,
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
             groups=self.groups,
             transactions=self.transactions,
-            internal_topics=InternalTopicCreator(groups, transactions, self.cache, admin, self._spawn),
+            verification=TransactionVerification(self.replication.data_plane, self.verifier),
+            topic_creation=AutoTopicCreation(self.config, self.cache, admin, self._spawn),
+            authorization=Authorization(authorizer),
+            tokens=tokens,
             spawn=self._spawn,
         )
         self.apis = KafkaApis(self.services)
@@ -333,11 +356,14 @@ class Node:
         listener: str = "DATA",
         client_id: str | None = "test",
         correlation_id: int = 5,
+        principal: KafkaPrincipal | None = None,
     ) -> tuple[Request, Captured]:
         encoded = wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
         header, decoded = wire.decode_request(encoded)
         captured = Captured()
-        context = ConnectionContext("connection", listener, "127.0.0.1")
+        context = ConnectionContext(
+            "connection", listener, "127.0.0.1", principal or self.principal, self.token_authenticated
+        )
         request = Request(
             RequestContext(header, context),
             decoded,
@@ -345,6 +371,7 @@ class Node:
             responder=captured,
             apis=self.apis,
             now=trio.current_time(),
+            size=len(encoded),
         )
         return request, captured
 
@@ -374,6 +401,9 @@ class NoOwner:
         self.metrics = RequestMetrics()
         self.turns = Turns()
         self.memory = None
+        self.security = PLAINTEXT
+        self.sasl = None
+        self.apis: Any = None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError
@@ -522,6 +552,8 @@ async def running_broker(configuration: BrokerConfig | None = None, **more: Any)
 
 class ScriptedApis:
     """Replaces KafkaApis: a function of the test handles ApiVersions and Metadata requests."""
+
+    request_quota: RequestQuota | None = None
 
     def __init__(self, handle: Callable[[Request], Awaitable[None] | None]) -> None:
         self._handle = handle

@@ -6,7 +6,7 @@ Covers: broker_stub/handlers/create_topics.py, broker_stub/handlers/elect_leader
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -72,9 +72,9 @@ class Store(NoStore):
             return wire.CreatePartitionsTopicResult(name=topic.name, error_code=refused), range(0)
         return wire.CreatePartitionsTopicResult(name=topic.name), range(0 if validate_only else topic.count)
 
-    async def delete_topic(self, topic: str) -> ErrorCode:
-        self.deleted.append(topic)
-        return ErrorCode.NONE
+    async def delete_topics(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
+        self.deleted += topics
+        return dict.fromkeys(topics, ErrorCode.NONE)
 
     async def config(self, kind: str, name: str) -> Mapping[str, str]:
         return self.configs.get((kind, name), {})
@@ -147,8 +147,8 @@ async def test_duplicate_and_invalid_topics_are_refused_and_the_rest_is_created(
     }
     assert [topic.name for topic in answer.topics] == [topic.name for topic in topics]  # "twice" is answered twice
     assert {topic.name: topic.error_message for topic in answer.topics} == {
-        "twice": "topic twice appears twice", "b": None, "a": "topic a already exists",
-        "__cluster_metadata": "__cluster_metadata is reserved for KRaft",
+        "twice": "Found multiple entries for this topic.", "b": None, "a": "Topic 'a' already exists.",
+        "__cluster_metadata": "Creation of internal topic __cluster_metadata is prohibited.",
     }  # fmt: skip
     ((created, brokers, validate_only),) = node.services.admin.created
     assert (created.name, created.num_partitions, created.replication_factor) == ("b", 1, 1)

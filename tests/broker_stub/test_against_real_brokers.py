@@ -55,7 +55,7 @@ async def test_responses_equal_those_of_real_brokers(vectors: Path) -> None:
         node = nodes.get(record["broker"])
         if node is None or record["restarted"]:
             logs = None if node is None else node.logs
-            node = Node(broker_id=record["broker"], log_manager=logs)
+            node = Node(broker_id=record["broker"], log_manager=logs, auto_create_topics_enable="false")
             nodes[record["broker"]] = node
         header, request = wire.decode_request(base64.b64decode(record["request"]))
         theirs: Any = wire.decode_response(

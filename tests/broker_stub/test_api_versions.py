@@ -10,7 +10,8 @@ import struct
 import pytest
 
 from kce import wire
-from kce.broker_stub.handlers.kafka_apis import REPEATED_BYTES, REPEATED_REQUESTS
+from kce.broker_stub.finalized_features import FinalizedFeatureCache
+from kce.broker_stub.handlers.kafka_apis import REPEATED_BYTES, REPEATED_REQUESTS, served_apis
 from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, answer_of
 
@@ -19,7 +20,9 @@ KAFKA_RANGES = {
     3: (0, 12), 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3), 10: (0, 6), 18: (0, 4), 19: (0, 7), 20: (0, 6), 22: (0, 5),
     32: (0, 4), 33: (0, 2), 37: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 0), 46: (0, 0), 56: (0, 3), 60: (0, 1),
     57: (0, 1), 8: (0, 9), 9: (0, 9), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 5),
-    34: (0, 2), 42: (0, 2), 47: (0, 0),
+    17: (0, 1), 34: (0, 2), 36: (0, 2), 50: (0, 0), 51: (0, 0), 42: (0, 2), 47: (0, 0), 29: (0, 3), 30: (0, 3),
+    48: (0, 1), 49: (0, 1),
+    31: (0, 3), 38: (0, 3), 39: (0, 2), 40: (0, 2), 41: (0, 3), 58: (0, 0), 68: (0, 0), 69: (0, 0),
     24: (0, 5), 25: (0, 4), 26: (0, 4), 27: (0, 1), 28: (0, 4), 65: (0, 0), 66: (0, 1), 67: (0, 0),
 }  # fmt: skip
 
@@ -111,8 +114,6 @@ async def test_valid_software_names_are_stored_with_the_connection(text) -> None
 @pytest.mark.parametrize(
     ("api_key", "version", "reason"),
     [
-        (38, 3, "CreateDelegationToken is not served by this broker"),
-        (68, 0, "ConsumerGroupHeartbeat is not served"),  # rule B1.62
         (52, 0, "Vote is not served"),
         (4, 8, "only versions 0-7"),
         (4, -1, "only versions 0-7"),
@@ -152,3 +153,47 @@ def test_few_requests_are_remembered() -> None:
     for i in range(3 * REPEATED_REQUESTS):
         apis.decode(wire.encode_request(_request(f"client{i}"), api_version=3, correlation_id=i, client_id="a"))
     assert 0 < len(apis._repeated) <= REPEATED_REQUESTS
+
+
+def test_a_long_request_is_left_to_steps() -> None:
+    apis = Node().apis
+    message = wire.DeleteTopicsRequest(topic_names=tuple(map(str, range(10))), timeout_ms=0)
+    frame = wire.encode_request(message, api_version=3, correlation_id=1, client_id="c" * REPEATED_BYTES)
+    assert apis.decode(frame, 10) == apis.decode(frame) == wire.decode_request(frame)
+    with pytest.raises(wire.TooManyElements):
+        apis.decode(frame, 9)
+    with pytest.raises(wire.DecodeError):
+        apis.decode(frame[:3])
+    with pytest.raises(wire.DecodeError, match="no API has key"):
+        apis.decode(b"\x7f" + frame[1:])
+
+
+def test_finalized_features_are_told_beside_the_apis() -> None:  # rule B1.40
+    features = FinalizedFeatureCache({"f": (1, 4), "e": (1, 4)})
+    apis = served_apis(features)
+    plain = wire.ApiVersionsResponse(api_keys=apis.entries)
+    assert apis.response() == plain
+    before = apis.encoded_response(3)
+    features.update({"f": 3, "e": 2}, 10)
+    made = wire.FinalizedFeatureKey
+    assert apis.response() == wire.ApiVersionsResponse(
+        api_keys=apis.entries,
+        finalized_features=(
+            made(name="e", max_version_level=2, min_version_level=1),
+            made(name="f", max_version_level=3, min_version_level=1),
+        ),
+        finalized_features_epoch=10,
+    )
+    assert len(apis.encoded_response(3)) > len(before)
+    features.clear()
+    assert apis.encoded_response(3) == before
+
+
+async def test_sasl_after_the_authentication() -> None:  # rule B9.9
+    node, code = Node(), ErrorCode.ILLEGAL_SASL_STATE
+    assert await node.ask(wire.SaslHandshakeRequest(mechanism="PLAIN"), 1) == wire.SaslHandshakeResponse(
+        error_code=code
+    )
+    assert await node.ask(wire.SaslAuthenticateRequest(), 2) == wire.SaslAuthenticateResponse(
+        error_code=code, error_message="SaslAuthenticate request received after successful authentication"
+    )

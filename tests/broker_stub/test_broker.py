@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import confluent_kafka.admin
 import pytest
 import trio
@@ -9,6 +11,7 @@ import trio
 from kce import wire
 from kce.broker_stub import BindError, Broker, BrokerState, TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionManager
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.wire import ErrorCode
 from tests.broker_stub.fake_nodes import FakeNodes, answering
 from tests.broker_stub.logs import FailingLogManager, MemoryLogManager
@@ -62,6 +65,23 @@ async def test_a_broker_starts_serves_and_stops() -> None:  # rules 2.1, 9.5, 9.
         assert broker.replica_manager.partitions[A0].is_leader
         await broker.shutdown(5)
     assert broker.state is BrokerState.NOT_RUNNING
+
+
+def test_what_a_broker_is_made_with() -> None:
+    """What it is not given it makes itself."""
+    settings, quotas, logs, secrets = config(), ReplicationQuotas(config()), MemoryLogManager(), Random(5)
+    given = make_broker(settings, replication_quotas=quotas, log_manager=logs, secrets=secrets, offsets_partitions=3)
+    sasl = given.socket_server._sasl
+    assert sasl is not None
+    assert (given.replication.quotas, given._log_manager, sasl.random) == (quotas, logs, secrets)
+    assert (given.state, given.broker_epoch, given.groups.manager.partition_count) == (BrokerState.NOT_RUNNING, -1, 3)
+    random = Random(6)
+    made = make_broker(settings, random=random)
+    assert made.socket_server._sasl is not None
+    assert made.socket_server._sasl.random is random
+    assert made.replication.quotas.leader is not quotas.leader
+    assert made.groups.manager.partition_count == settings.groups.offsets_topic_num_partitions
+    assert made.replica_manager.coordinators == (made.groups, made.transactions)
 
 
 async def test_advertised_ports_default_to_the_bound_ones() -> None:  # rule B11.5
@@ -254,7 +274,10 @@ async def test_alter_partition_and_controlled_shutdown_reach_the_controller() ->
 
 async def test_a_real_client_lists_topics() -> None:  # rules B1.40, B1.62, B7.5, B7.7
     """librdkafka sends ApiVersions, then Metadata."""
-    async with running_broker() as broker, connect(broker.endpoints[0]) as controller:
+    async with (
+        running_broker(config(auto_create_topics_enable="false")) as broker,
+        connect(broker.endpoints[0]) as controller,
+    ):
         alive = (_alive(broker), umr_broker(3))
         states = (
             umr_state(0, leader=1, leader_epoch=4, isr=(1, 3), replicas=(1, 3)),

@@ -26,7 +26,14 @@ def test_topic_settings_have_precedence_over_broker_settings() -> None:  # rule 
     assert [s.source for s in found["segment.bytes"].synonyms] == [2, 3, 5]
     found = entries({}, all_set)
     assert found["retention.ms"].value == "180000"  # the finer unit wins: minutes before hours
-    assert found["retention.ms"].source is ConfigSource.STATIC_BROKER_CONFIG
+    # of the values in coarser units only those behind the first of log.retention.ms are listed: there is none
+    assert (found["retention.ms"].source, found["retention.ms"].synonyms) == (ConfigSource.DEFAULT_CONFIG, ())
+    in_ms = BrokerSettings({"log.retention.hours": "1"}, {"log.retention.ms": "7"})
+    assert entries({}, in_ms)["retention.ms"].synonyms == (
+        ("log.retention.ms", "7", ConfigSource.DYNAMIC_BROKER_CONFIG),
+        ("log.retention.hours", "1", ConfigSource.STATIC_BROKER_CONFIG),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    )
     found = entries({}, NO_BROKER_SETTINGS)
     assert (found["retention.ms"].value, found["segment.ms"].value) == ("604800000", "604800000")
     assert {entry.source for entry in found.values()} == {ConfigSource.DEFAULT_CONFIG}
@@ -45,3 +52,10 @@ def test_all_described_and_configured_broker_settings_are_listed() -> None:  # r
     for hidden in ("my.plugin.key", "listener.name.data.sasl.jaas.config"):
         assert (found[hidden].is_sensitive, found[hidden].value) == (True, None)
         assert all(synonym.value is None for synonym in found[hidden].synonyms)
+
+
+def test_sources_have_kafkas_numbers() -> None:  # rule B7.26
+    assert [(source.name, source.value) for source in ConfigSource] == [
+        ("TOPIC_CONFIG", 1), ("DYNAMIC_BROKER_CONFIG", 2), ("DYNAMIC_DEFAULT_BROKER_CONFIG", 3),
+        ("STATIC_BROKER_CONFIG", 4), ("DEFAULT_CONFIG", 5), ("DYNAMIC_BROKER_LOGGER_CONFIG", 6),
+    ]  # fmt: skip

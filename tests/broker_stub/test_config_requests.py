@@ -5,6 +5,8 @@ Covers: broker_stub/handlers/describe_configs.py, broker_stub/handlers/alter_con
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from kce import wire
@@ -45,7 +47,7 @@ async def test_describe_configs(version: int, node: Node) -> None:  # rule B7.25
     assert {name: entry.value for name, entry in topic.items()} == {"retention.ms": "7", "segment.bytes": "1073741824"}
     assert topic["segment.bytes"].is_default == (version == 0)
     assert [(s.name, s.value, s.source) for s in topic["retention.ms"].synonyms] == (
-        [("retention.ms", "7", 1), ("log.retention.hours", "168", 5)] if synonyms else []
+        [("retention.ms", "7", 1)] if synonyms else []
     )
     assert [(e.name, e.value) for e in results[3].configs] == [("num.io.threads", "5")]
     assert [(e.name, e.value) for e in results[4].configs] == [("num.io.threads", "5")]
@@ -106,5 +108,64 @@ async def test_a_store_error_fails_only_its_resource(node: Node, monkeypatch: py
     answer = await node.ask(wire.AlterConfigsRequest(resources=(alter(TOPIC, "a"), alter(TOPIC, "b"))), 2)
     assert [(r.error_code, r.error_message) for r in answer.responses] == [
         (ErrorCode.UNKNOWN_SERVER_ERROR, "the store is gone"),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic b does not exist"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'b' does not exist."),
     ]
+
+
+async def test_resources_that_are_no_topics(node: Node) -> None:  # rules B7.27 to B7.29
+    only = "AlterConfigs is only supported for topics and brokers, but resource type is "
+    unexpected, integer = "Unexpected broker id, expected 1, but received ", "Broker id must be an integer, but it is: "
+    logger, invalid = "BROKER_LOGGER", ErrorCode.INVALID_REQUEST
+    cases = (
+        (8, "1", invalid, only + logger, ErrorCode.NONE, None),
+        (8, "2", invalid, only + logger, invalid, unexpected + "2"),
+        (8, "", invalid, only + logger, invalid, integer),
+        (4, "x", invalid, integer + "x", invalid, integer + "x"),
+        (4, "-7", invalid, unexpected + "-7", invalid, unexpected + "-7"),
+        (4, "1", ErrorCode.NONE, None, ErrorCode.NONE, None),
+        (4, "", ErrorCode.NONE, None, ErrorCode.NONE, None),
+        (0, "y", invalid, only + "0", invalid, only + "0"),
+    )
+    altered = await node.ask(
+        wire.AlterConfigsRequest(
+            resources=tuple(
+                wire.AlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name)
+                for kind, name, *_ in cases
+            )
+        ), 2,
+    )  # fmt: skip
+    made = wire.AlterConfigsResponseAlterConfigsResourceResponse
+    assert altered.responses == tuple(
+        made(error_code=code, error_message=text, resource_type=kind, resource_name=name)
+        for kind, name, code, text, *_ in cases
+    )
+    changed = await node.ask(
+        wire.IncrementalAlterConfigsRequest(
+            resources=tuple(
+                wire.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name)
+                for kind, name, *_ in cases
+            )
+        ), 1,
+    )  # fmt: skip
+    one = wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse
+    assert changed.responses == tuple(
+        one(error_code=code, error_message=text, resource_type=kind, resource_name=name)
+        for kind, name, _, _, code, text in cases
+    )
+
+
+@pytest.mark.parametrize(("validate_only", "level"), [(True, logging.NOTSET), (False, logging.CRITICAL)])
+async def test_the_level_of_a_logger_is_set(node: Node, validate_only: bool, level: int) -> None:  # KIP-412
+    name = __name__
+    logger = logging.getLogger(name)
+    change = wire.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=0, value="FATAL")
+    resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=8, resource_name="1", configs=(change,)
+    )
+    request = wire.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+    try:
+        answer = await node.ask(request, 1)
+        assert [r.error_code for r in answer.responses] == [ErrorCode.NONE]
+        assert logger.level == level
+    finally:
+        logger.setLevel(logging.NOTSET)

@@ -110,6 +110,38 @@ async def test_the_first_look_up_creates_the_topic(autojump_clock: trio.testing.
     assert brokers == {1: None, 2: "r"}
 
 
+@pytest.mark.parametrize(
+    ("version", "brokers"),
+    [
+        pytest.param(6, 3, marks=pytest.mark.kafka("TKA-1")),
+        pytest.param(6, 1, marks=pytest.mark.kafka("TKA-2")),
+        pytest.param(3, 3, marks=pytest.mark.kafka("TKA-3")),
+        pytest.param(3, 1, marks=pytest.mark.kafka("TKA-4")),
+    ],
+)
+async def test_a_look_up_asks_for_the_topic_of_transactions(
+    autojump_clock: trio.testing.MockClock, version: int, brokers: int
+) -> None:  # rules T1.4, G1.10
+    """With too few brokers too; each time the topic is not there yet."""
+    error = ErrorCode.NONE if brokers == 3 else ErrorCode.INVALID_REPLICATION_FACTOR
+    topics = Topics(wire.CreatableTopicResult(name=TRANSACTIONS, error_code=error))
+    settings = {"transaction.state.log.num.partitions": "3", "transaction.state.log.replication.factor": "3"}
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery=nursery, admin=topics, **settings)
+        node.cache.update(update_metadata(topic="other", alive=tuple(umr_broker(b) for b in range(brokers))))
+        if version >= 4:
+            request = wire.FindCoordinatorRequest(key_type=1, coordinator_keys=("group",))
+            (found,) = (await node.ask(request, version)).coordinators
+            assert found.key == "group"
+        else:
+            found = await node.ask(wire.FindCoordinatorRequest(key_type=1, key="group"), version)
+        assert (found.error_code, found.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    (((topic,), known),) = topics.asked
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (TRANSACTIONS, 3, 3)
+    assert len(known) == brokers
+
+
+@pytest.mark.kafka("TAC-1")
 async def test_a_look_up_creates_the_topic_of_transactions(
     autojump_clock: trio.testing.MockClock,
 ) -> None:  # rule T1.4

@@ -222,6 +222,28 @@ ERRORS: Final = [
         ),
     ),
     (wire.DescribeClusterRequest(), (0, 1), wire.DescribeClusterResponse(error_code=ERROR)),
+    (wire.DescribeClientQuotasRequest(), (0, 1), wire.DescribeClientQuotasResponse(error_code=ERROR, entries=None)),
+    (
+        wire.AlterClientQuotasRequest(
+            entries=tuple(
+                wire.AlterClientQuotasRequestEntryData(
+                    entity=(wire.AlterClientQuotasRequestEntityData(entity_type="user", entity_name=name),)
+                )
+                for name in ("u", None)
+            )
+        ),
+        (0, 1),
+        wire.AlterClientQuotasResponse(
+            entries=tuple(
+                wire.AlterClientQuotasResponseEntryData(
+                    error_code=ERROR,
+                    error_message=None,
+                    entity=(wire.AlterClientQuotasResponseEntityData(entity_type="user", entity_name=name),),
+                )
+                for name in ("u", None)
+            )
+        ),
+    ),
     (ELECT, (0,), wire.ElectLeadersResponse(replica_election_results=NOT_ELECTED)),
     (ELECT, (1, 2), wire.ElectLeadersResponse(error_code=ERROR, replica_election_results=NOT_ELECTED)),
     (wire.ElectLeadersRequest(topic_partitions=None), (1,), wire.ElectLeadersResponse(error_code=ERROR)),
@@ -385,6 +407,28 @@ ERRORS: Final = [
         wire.JoinGroupResponse(error_code=ERROR, generation_id=-1, protocol_name=""),
     ),
     (wire.SyncGroupRequest(group_id="g"), (0, 5), wire.SyncGroupResponse(error_code=ERROR)),
+    (wire.SaslHandshakeRequest(mechanism="PLAIN"), (0, 1), wire.SaslHandshakeResponse(error_code=ERROR)),
+    (
+        wire.DescribeUserScramCredentialsRequest(users=(wire.UserName(name="u"),)),
+        (0, 0),
+        wire.DescribeUserScramCredentialsResponse(
+            error_code=ERROR, results=(wire.DescribeUserScramCredentialsResult(error_code=ERROR),)
+        ),
+    ),
+    (
+        wire.AlterUserScramCredentialsRequest(
+            deletions=(wire.ScramCredentialDeletion(name="v", mechanism=1),),
+            upsertions=(wire.ScramCredentialUpsertion(name="u", mechanism=1), wire.ScramCredentialUpsertion(name="v")),
+        ),
+        (0, 0),
+        wire.AlterUserScramCredentialsResponse(
+            results=tuple(
+                wire.AlterUserScramCredentialsResult(user=user, error_code=ERROR, error_message=None)
+                for user in ("u", "v")
+            )
+        ),
+    ),
+    (wire.SaslAuthenticateRequest(), (0, 2), wire.SaslAuthenticateResponse(error_code=ERROR)),
     (wire.HeartbeatRequest(group_id="g"), (0, 4), wire.HeartbeatResponse(error_code=ERROR)),
     (wire.LeaveGroupRequest(group_id="g"), (0, 5), wire.LeaveGroupResponse(error_code=ERROR)),
     (
@@ -528,6 +572,55 @@ ERRORS: Final = [
         ),
     ),
     (wire.ListTransactionsRequest(), (0, 1), wire.ListTransactionsResponse(error_code=ERROR)),
+    (
+        wire.CreateDelegationTokenRequest(owner_principal_type="User", owner_principal_name="bob"),
+        (3,),
+        wire.CreateDelegationTokenResponse(
+            error_code=ERROR, principal_type="User", principal_name="bob", issue_timestamp_ms=-1,
+            token_requester_principal_type="User", token_requester_principal_name="ANONYMOUS",
+            expiry_timestamp_ms=-1, max_timestamp_ms=-1,
+        ),
+    ),
+    (
+        wire.RenewDelegationTokenRequest(),
+        (0, 2),
+        wire.RenewDelegationTokenResponse(error_code=ERROR, expiry_timestamp_ms=-1),
+    ),
+    (
+        wire.ExpireDelegationTokenRequest(),
+        (0, 2),
+        wire.ExpireDelegationTokenResponse(error_code=ERROR, expiry_timestamp_ms=-1),
+    ),
+    (wire.DescribeDelegationTokenRequest(), (0, 3), wire.DescribeDelegationTokenResponse(error_code=ERROR)),
+    (wire.EnvelopeRequest(), (0,), wire.EnvelopeResponse(error_code=ERROR)),
+    (wire.ConsumerGroupHeartbeatRequest(group_id="g"), (0,), wire.ConsumerGroupHeartbeatResponse(error_code=ERROR)),
+    (
+        wire.ConsumerGroupDescribeRequest(group_ids=("g", "h")),
+        (0,),
+        wire.ConsumerGroupDescribeResponse(
+            groups=tuple(
+                wire.ConsumerGroupDescribeResponseDescribedGroup(group_id=group, error_code=ERROR, error_message=None)
+                for group in ("g", "h")
+            )
+        ),
+    ),
+    (
+        wire.DescribeAclsRequest(),
+        (0, 3),
+        wire.DescribeAclsResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (
+        wire.CreateAclsRequest(creations=(wire.AclCreation(), wire.AclCreation())),
+        (0, 3),
+        wire.CreateAclsResponse(results=(wire.AclCreationResult(error_code=ERROR, error_message=ERROR.name),) * 2),
+    ),
+    (
+        wire.DeleteAclsRequest(filters=(wire.DeleteAclsFilter(), wire.DeleteAclsFilter())),
+        (0, 3),
+        wire.DeleteAclsResponse(
+            filter_results=(wire.DeleteAclsFilterResult(error_code=ERROR, error_message=ERROR.name),) * 2
+        ),
+    ),
 ]  # fmt: skip
 
 

@@ -96,3 +96,13 @@ def test_watermarks() -> None:  # rules 9.50, B2.24
     assert known.high_watermark(end, [], lambda i, f: False).offset == 9
     assert known.low_watermark(6, lambda i: i != 4) == 2
     assert known.low_watermark(0, lambda i: True) == 0
+
+
+def test_a_follower_that_had_nothing_to_fetch_has_fetched() -> None:
+    follower = Follower(caught_up_ms=50, fetched_ms=100, since_ms=200)
+    follower.was_idle_until(200)  # in an older epoch
+    assert (follower.caught_up_ms, follower.fetched_ms) == (50, 100)
+    follower.was_idle_until(300)
+    assert (follower.caught_up_ms, follower.fetched_ms) == (300, 300)
+    follower.was_idle_until(250)
+    assert (follower.caught_up_ms, follower.fetched_ms) == (300, 300)

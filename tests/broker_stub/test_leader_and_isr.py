@@ -233,7 +233,7 @@ async def test_a_leader_skips_an_older_partition_epoch_without_an_error() -> Non
     node = Node()
     await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
     assert await _code(node, lai_state(leader_epoch=6, partition_epoch=4, isr=(1,))) == ErrorCode.NONE
-    assert not node.partition().make_leader(lai_state(leader_epoch=5, partition_epoch=4, isr=(1,)), ID_A)
+    assert not node.partition().make_leader(lai_state(leader_epoch=5, partition_epoch=4, isr=(1,)), ID_A, 0)
     assert _epochs(node) == (1, 5, 5)
     assert node.partition().isr == (1, 2, 3)
 

@@ -22,7 +22,7 @@ def _named(*names: str | None) -> tuple[wire.MetadataRequestTopic, ...]:
 
 
 async def _node(*states: wire.UpdateMetadataPartitionState, **more) -> Node:
-    node = Node()
+    node = Node(auto_create_topics_enable="false")
     await node.ask(update_metadata(*(states or (umr_state(),)), **more))
     return node
 
@@ -120,16 +120,24 @@ async def test_topics_are_described_as_in_update_metadata(version) -> None:  # r
 @pytest.mark.kafka("MC-1")
 @pytest.mark.parametrize("version", range(13))
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_an_unknown_topic_is_not_created(version, allowed) -> None:  # rule B7.4
+async def test_an_unknown_topic_is_not_created_unless_the_setting_says_so(version, allowed) -> None:  # rule B7.4
     message = wire.MetadataRequest(topics=_named("nope"), allow_auto_topic_creation=allowed or version < 4)
     (topic,) = (await (await _node()).ask(message, version)).topics
     assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nope", NO_ID)
     assert topic.partitions == ()
 
 
+@pytest.mark.kafka("TKA-6")
+async def test_the_topic_of_transactions_is_internal_though_it_does_not_exist() -> None:  # rule B7.4
+    message = wire.MetadataRequest(topics=_named("__transaction_state"), allow_auto_topic_creation=False)
+    (topic,) = (await (await _node()).ask(message, 12)).topics
+    assert (topic.error_code, topic.name) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "__transaction_state")
+    assert (topic.is_internal, topic.partitions) == (True, ())
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
 async def test_an_invalid_name(name) -> None:  # rule B7.4
-    (topic,) = (await Node().ask(wire.MetadataRequest(topics=_named(name)))).topics
+    (topic,) = (await (await _node()).ask(wire.MetadataRequest(topics=_named(name)))).topics
     assert (topic.error_code, topic.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
     assert not is_valid_topic_name(name)
 
@@ -262,7 +270,7 @@ async def test_internal_topics_are_flagged(name) -> None:  # rule B7.9
     for topics in (None, _named(name)):
         (topic,) = (await node.ask(wire.MetadataRequest(topics=topics))).topics
         assert topic.is_internal is (name != "__other")
-    (unknown,) = (await Node().ask(wire.MetadataRequest(topics=_named(name)))).topics
+    (unknown,) = (await (await _node()).ask(wire.MetadataRequest(topics=_named(name)))).topics
     assert unknown.is_internal is (name != "__other")
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from trio.testing import MockClock
 
 from kce.broker_stub import Broker, TopicPartition
 from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.groups.offsets import Stored
 from kce.broker_stub.groups.records import CommittedOffset
+from kce.broker_stub.log import Origin
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.request import Action, Response
-from kce.metrics import Gauge, Meter
+from kce.broker_stub.sampled import now_ms
+from kce.metrics import Histogram
+from tests.broker_stub.log.support import marker, produced
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.support import config, lai_state, leader_and_isr, make_broker, update_metadata
 
@@ -22,9 +28,8 @@ def values(broker: Broker) -> dict[str, float]:
     """Value by MBean name."""
     found = {}
     for name, metric in broker_metrics(broker):
-        assert isinstance(metric, Gauge | Meter)
         assert str(name) not in found
-        found[str(name)] = metric.read()
+        found[str(name)] = metric.count if isinstance(metric, Histogram) else metric.read()
     return found
 
 
@@ -52,6 +57,7 @@ async def test_metrics_of_partitions() -> None:
         "UnderMinIsrPartitionCount": 1,
         "AtMinIsrPartitionCount": 2,
         "ReassigningPartitions": 1,
+        "PartitionsWithLateTransactionsCount": 0,
         "IsrExpandsPerSec": 0,
         "IsrShrinksPerSec": 0,
         "FailedIsrUpdatesPerSec": 0,
@@ -115,7 +121,7 @@ async def test_under_replicated_and_reassigning_partitions(
     # not by a request, which must name this broker as a replica
     partition = Partition(TopicPartition("a", 0), 1, manager._log_manager)
     state = lai_state(isr=isr, replicas=replicas, adding_replicas=adding, removing_replicas=removing)
-    assert partition.make_leader(state, None)
+    assert partition.make_leader(state, None, 0)
     manager.partitions[partition.topic_partition] = partition
     found = values(broker)
     assert found["kafka.cluster:type=Partition,name=UnderReplicated,topic=a,partition=0"] == is_under_replicated
@@ -123,7 +129,7 @@ async def test_under_replicated_and_reassigning_partitions(
     assert (partition.adding_replicas, partition.removing_replicas) == (adding, removing)
 
 
-def test_queue_sizes_of_both_planes() -> None:
+async def test_queue_sizes_of_both_planes() -> None:
     """Rules 12.12 and B1.33."""
     broker = make_broker(config(num_network_threads="2"))
     control, data = broker.socket_server.planes
@@ -166,3 +172,89 @@ async def test_metrics_of_groups() -> None:
     other = manager.get_or_create("other")
     other.offsets.stored[TopicPartition("a", 0)] = Stored(CommittedOffset(offset=1, commit_timestamp=0), 0)
     assert counts() == {"Groups": 2, "GroupsDead": 1, "GroupsEmpty": 1, "Offsets": 1}
+
+
+async def test_metrics_of_quotas(autojump_clock: MockClock) -> None:  # section 8 of docs/broker-semantics.md
+    broker = make_broker(config())
+    quotas = broker.client_quotas
+    server = "kafka.server:type="
+    assert values(broker)[f"{server}Request,name=exempt-request-time"] == 0
+    quotas.changed("users", "a b", {"producer_byte_rate": "10", "controller_mutation_rate": "2"})
+    now = now_ms()
+    quotas.produce.throttled("a b", "c", quotas.produce.record("a b", "c", 200, now), now)
+    assert quotas.controller_mutation.record("a b", "c", 30, now) == 0
+    quotas.charge_exempt(0.6)
+    found = {name: value for name, value in values(broker).items() if "user=" in name or "name=queue-size" in name}
+    tags = "user=a%20b,client-id="
+    assert found == pytest.approx(
+        {
+            f"{server}Produce,name=byte-rate,{tags}": 20,
+            f"{server}Produce,name=throttle-time,{tags}": 10_000,
+            f"{server}Produce,name=queue-size": 1,
+            f"{server}Fetch,name=queue-size": 0,
+            f"{server}Request,name=queue-size": 0,
+            f"{server}ControllerMutation,name=queue-size": 0,
+            f"{server}ControllerMutation,name=mutation-rate,{tags}": 1,
+            f"{server}ControllerMutation,name=tokens,{tags}": -8,
+            f"{server}ControllerMutation,name=throttle-time,{tags}": math.nan,
+        },
+        nan_ok=True,
+    )
+    assert values(broker)[f"{server}Request,name=exempt-request-time"] == 2
+
+
+@pytest.mark.kafka("TMC-1")
+@pytest.mark.kafka("TMC-12")
+async def test_metrics_of_transactions() -> None:  # rules T6.16, T10.20
+    """They are read from the broker, and so are there from its start to its end."""
+    broker = make_broker(config())
+    broker.verifier.failures = 3
+    broker.verifier.times.update(7)
+    found = values(broker)
+    prefix = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
+    assert found[f"{prefix}UnknownDestinationQueueSize"] == 0
+    assert found[f"{prefix}LogAppendRetryQueueSize"] == 0
+    assert found["kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate"] == 3
+    assert found["kafka.server:type=AddPartitionsToTxnManager,name=VerificationTimeMs"] == 1
+
+
+@pytest.mark.kafka("TRM-1")
+async def test_late_transactions(mock_clock: MockClock) -> None:  # rule T8.6
+    logs = MemoryLogManager()
+    broker = make_broker(config(), log_manager=logs)
+    name = "kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount"
+    assert values(broker)[name] == 0
+    broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(is_new=True)), 2)
+    partition = broker.replica_manager.partitions[TopicPartition("a", 0)]
+    partition.append(produced(234, 9, epoch=5, transactional=True, timestamp=logs.now_ms()), 1)
+    mock_clock.jump(900 + 300)
+    assert values(broker)[name] == 0
+    mock_clock.jump(0.001)
+    assert values(broker)[name] == 1
+    partition.append(marker(234, committed=False, epoch=5), 1, origin=Origin.COORDINATOR)
+    assert values(broker)[name] == 0
+
+
+@pytest.mark.kafka("GMM-67")
+@pytest.mark.kafka("TSM-33")
+@pytest.mark.parametrize("name", ["group", "transaction"])
+async def test_times_of_loads(name: str, mock_clock: MockClock) -> None:  # rule T9.19
+    broker = make_broker(config())
+    manager = broker.groups.manager if name == "group" else broker.transactions.manager
+    prefix = f"kafka.server:type={name}-coordinator-metrics,name=partition-load-time-"
+
+    def times() -> list[float]:
+        found = values(broker)
+        return [found[f"{prefix}max"], found[f"{prefix}avg"]]
+
+    assert all(map(math.isnan, times()))
+    for partition, seconds in enumerate((0.5, 1.5)):
+        manager.load(partition, 1)
+        mock_clock.jump(seconds)
+        while manager._work:
+            await manager._work.do_next()
+    assert times() == [1500, 1000]
+    mock_clock.jump(29)
+    assert times() == [1500, 1500]
+    mock_clock.jump(1)
+    assert all(map(math.isnan, times()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from kce import wire
 from kce.broker_stub.connection_limits import ConnectionLimits
@@ -445,20 +445,45 @@ async def test_an_idle_connection_is_closed(nursery, autojump_clock) -> None:  #
 
 
 @pytest.mark.kafka("SS-12")
-async def test_an_idle_connection_with_a_request_in_progress_closes_at_its_response(nursery, autojump_clock) -> None:
-    park = Parking()  # rule B1.53
+async def test_an_idle_connection_with_a_request_in_progress_is_closed_as_well(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:  # rule B1.53
+    park = Parking()
     f = Fixture(park, idle=10)
     await nursery.start(f.run)
-    kept, in_time = f.client(), f.client()
-    await kept.send(QUESTION)
+    one, several, in_time = f.client(), f.client(), f.client()
+    await one.send(QUESTION)
+    await several.send(QUESTION, QUESTION, QUESTION)
     await trio.sleep(9)
     await in_time.send(QUESTION)
     await trio.sleep(2)
-    assert len(f.processor.connections) == 2
+    assert len(f.processor.connections) == 1
+    assert await one.closed()
+    assert await several.closed()
     for request in park.parked:
         request.respond(ANSWER)
-    assert await kept.closed()  # without a response
     assert await in_time.receive() == ANSWER
+    await wait_all_tasks_blocked()
+    assert len(park.parked) == 3  # nothing that was pipelined
+
+
+async def test_a_request_in_its_handler_outlives_its_idle_connection(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:  # rules B1.53, B1.59
+    finished = []
+
+    async def slowly(request: Request) -> None:
+        await trio.sleep(15)
+        finished.append(request)
+        request.respond(ANSWER)
+
+    f = Fixture(slowly, idle=10)
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(QUESTION)
+    assert await client.closed()  # without a response
+    assert len(finished) == 1
+    assert f.metrics.of("ApiVersions").requests == 1
 
 
 async def test_without_an_idle_limit_no_connection_expires(nursery, autojump_clock) -> None:

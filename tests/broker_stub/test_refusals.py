@@ -57,8 +57,8 @@ BAD = [
         marks=pytest.mark.kafka("SS-7"),
     ),
     pytest.param(
-        wire.frame(struct.pack(">hhih", 38, 3, 1, -1)),
-        "CreateDelegationToken 3: CreateDelegationToken is not served",
+        wire.frame(struct.pack(">hhih", 52, 0, 1, -1)),
+        "Vote 0: Vote is not served",
         id="not served",
     ),
     pytest.param(

@@ -117,10 +117,10 @@ async def test_a_log_that_fails_while_its_role_changes(monkeypatch: pytest.Monke
     await node.ask(leader_and_isr(lai_state(0), lai_state(1)))
     policy.calls.clear()
 
-    def fail(self: Partition, state: Any, topic_id: Any) -> bool:
+    def fail(self: Partition, state: Any, topic_id: Any, now_ms: float) -> bool:
         if self.topic_partition == A0:
             raise KafkaStorageError("broken")
-        return make_leader(self, state, topic_id)
+        return make_leader(self, state, topic_id, now_ms)
 
     make_leader = Partition.make_leader
     monkeypatch.setattr(Partition, "make_leader", fail)

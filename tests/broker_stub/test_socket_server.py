@@ -454,6 +454,7 @@ async def test_shutdown_of_a_server_that_was_never_enabled_or_never_ran() -> Non
         await server.shutdown(1)
 
 
+@pytest.mark.kafka("SS-63")
 async def test_a_stopped_server_cannot_be_enabled() -> None:  # rule B1.58
     async with running_server(ScriptedApis(answer)) as server:
         pass

@@ -5,18 +5,26 @@ Covers: broker_stub/handlers/*.py.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
+from kce.broker_stub.errors import VerificationFailed
+from kce.broker_stub.handlers import fetch, list_offsets, produce
+from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.data_plane import isolation_of
+from kce.broker_stub.replication.fetch_sessions import Wanted
 from kce.wire import Codec, ErrorCode
+from kce.wire.vocabulary import TopicPartition, topic_name_problem
 from tests.broker_stub.log.support import produced
 from tests.broker_stub.replication.support import RecordNode, a_node, batch, fetch_request, produce_request
 from tests.broker_stub.support import (
@@ -461,7 +469,7 @@ async def test_find_coordinator() -> None:  # rules G1.4, G1.9, G1.10
     )
 
 
-async def test_init_producer_id() -> None:  # rules B3.57 to B3.61
+async def test_init_producer_id() -> None:  # rules B3.57 to B3.60
     async with trio.open_nursery() as nursery:
 
         class Channel:
@@ -492,11 +500,16 @@ async def test_changed_settings() -> None:  # rules B7.27, B7.28
         node.cache.update(update_metadata(umr_state(0)))
         cases = [
             (2, "a", ErrorCode.NONE, None),
-            (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic b does not exist"),
-            (2, "", ErrorCode.INVALID_REQUEST, "the topic needs a name"),
-            (4, "7", ErrorCode.INVALID_REQUEST, "this is broker 1: it cannot change the settings of '7'"),
-            (16, "x", ErrorCode.INVALID_REQUEST, "resource type 16 is not supported"),
-            (2, "c", ErrorCode.INVALID_REQUEST, "'c' appears twice"),
+            (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'b' does not exist."),
+            (2, "", ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed."),
+            (4, "7", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1, but received 7"),
+            (
+                16,
+                "x",
+                ErrorCode.INVALID_REQUEST,
+                "AlterConfigs is only supported for topics and brokers, but resource type is 16",
+            ),
+            (2, "c", ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."),
         ]
         altered, incremented = (
             tuple(
@@ -537,7 +550,7 @@ async def test_described_settings() -> None:  # rules B7.25, B7.26
             request = wire.DescribeConfigsRequest(resources=(resource,), include_synonyms=version > 0)
             return (await node.ask(request, version)).results
 
-        synonyms = [("retention.ms", "7", 1), ("log.retention.hours", "168", 5)]
+        synonyms = [("retention.ms", "7", 1)]
         retention = {"name": "retention.ms", "value": "7"}
         described = {"resource_type": 2, "resource_name": "a", "error_message": None}
         assert await ask(2, "a", "retention.ms") == (
@@ -564,10 +577,16 @@ async def test_described_settings() -> None:  # rules B7.25, B7.26
             ),
         )
         for kind, name, code, why in (
-            (2, "?", ErrorCode.INVALID_TOPIC_EXCEPTION, "'?' is not a valid topic name"),
-            (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
-            (4, "2", ErrorCode.INVALID_REQUEST, "this is broker 1: it does not know the settings of '2'"),
-            (32, "g", ErrorCode.INVALID_REQUEST, "resource type 32 is not supported"),
+            (
+                2,
+                "?",
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic name is invalid: {topic_name_problem('?')}",
+            ),
+            (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
+            (4, "2", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 or empty string, but received 2"),
+            (32, "g", ErrorCode.INVALID_REQUEST, "Unsupported resource type: 32"),
+            (8, "2", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 but received 2"),
         ):
             assert await ask(kind, name) == (
                 wire.DescribeConfigsResult(error_code=code, error_message=why, resource_type=kind, resource_name=name),
@@ -587,7 +606,7 @@ async def test_topics_that_cannot_be_changed() -> None:  # rules 10.12, 10.36
                 result(
                     name="a", error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="topic a is being deleted"
                 ),
-                result(name="b", error_code=ErrorCode.INVALID_REQUEST, error_message="topic b appears twice"),
+                result(name="b", error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic in request."),
             )
         )
         for version, code in ((2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)):
@@ -606,9 +625,9 @@ async def test_what_is_done_at_once_needs_some_time_nevertheless(
     """As in Kafka, which does not look when it must not wait."""
 
     class Quick(Store):
-        async def delete_topic(self, topic: str) -> ErrorCode:
+        async def delete_topics(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
             node.cache.update(update_metadata(umr_state(0, leader=-2)))
-            return ErrorCode.NONE
+            return dict.fromkeys(topics, ErrorCode.NONE)
 
         async def create_topics(self, topics: Any, brokers: Any, **more: Any) -> Any:
             node.cache.update(update_metadata(umr_state(0), topic="b", topic_id=ID_B))
@@ -628,7 +647,7 @@ async def test_what_is_done_at_once_needs_some_time_nevertheless(
 
 
 async def test_errors_of_metadata_are_counted() -> None:
-    node = Node()
+    node = Node(auto_create_topics_enable="false")
     node.cache.update(update_metadata(umr_state(0)))
     for _ in range(2):  # encoded, then remembered
         topics = tuple(wire.MetadataRequestTopic(name=name) for name in ("a", "x", "y", "a b"))
@@ -695,3 +714,34 @@ async def test_created_topics_are_answered_with_their_settings() -> None:  # rul
         answer = await node.ask(wire.CreateTopicsRequest(topics=topics, validate_only=True), 7)
         found = [{c.name: (c.value, c.config_source) for c in topic.configs} for topic in answer.topics]
         assert [settings["retention.ms"] for settings in found] == [("7", 1), ("604800000", 5)]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+def test_an_offset_that_is_not_available(version: int, code: ErrorCode) -> None:  # rule B7.15
+    assert list_offsets._code(ErrorCode.OFFSET_NOT_AVAILABLE, version) == code
+    assert list_offsets._code(ErrorCode.FENCED_LEADER_EPOCH, version) == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_session_is_told_the_name_of_a_topic_id() -> None:  # rule B4.2
+    async with a_node() as node:
+        await node.lead()
+        told: list[tuple[Any, str]] = []
+        fetching: Any = SimpleNamespace(resolved=lambda wanted, name: told.append((wanted, name)))
+        denied: Any = SimpleNamespace(whole=False, by_topic=False)
+        known, unknown = (Wanted("", topic_id, 0, 5, 6, 7, 8, 9) for topic_id in (ID_A, uuid.UUID(int=77)))
+        named = Wanted("a", None, 0, 5, 6, 7, 8, 9)
+        found = list(fetch._requested(fetching, [known, unknown, named], denied, node.services))
+        assert told == [(known, "a")]
+        assert [one.fetch.partition for one in found] == [TopicPartition(name, 0) for name in ("a", "", "a")]
+        assert [one.answer and one.answer.error for one in found] == [None, ErrorCode.UNKNOWN_TOPIC_ID, None]
+
+
+def test_a_partition_that_is_not_verified_names_its_leader() -> None:  # rules B3.22, T10.10
+    failed = VerificationFailed(ErrorCode.INVALID_TXN_STATE, "no")
+    answer = produce._answer(TopicPartition("a", 3), failed, failed.code, (3, 7), cast(Services, None))
+    assert answer == wire.PartitionProduceResponse(
+        index=3, error_code=failed.code, base_offset=-1, error_message="no",
+        current_leader=wire.ProduceResponseLeaderIdAndEpoch(leader_id=3, leader_epoch=7),
+    )  # fmt: skip

@@ -213,13 +213,17 @@ class World:
     """Brokers, contenders and the store. ``log`` is every request any broker received, in order."""
 
     def __init__(
-        self, nursery: trio.Nursery, ibp: MetadataVersion, features: Mapping[str, tuple[int, int]] | None = None
+        self,
+        nursery: trio.Nursery,
+        ibp: MetadataVersion,
+        features: Mapping[str, tuple[int, int]] | None = None,
+        server: MemoryZooKeeper | None = None,
     ) -> None:
         #: of brokers that are yet to register
         self.features = features
         #: of controllers that are yet to start
         self.wait_for_features: WaitForFeatures = no_feature_cache
-        self.server = MemoryZooKeeper()
+        self.server = MemoryZooKeeper() if server is None else server
         self.ibp = ibp
         self.log: list[Sent] = []
         self.brokers: dict[int, FakeBroker] = {}
@@ -437,9 +441,10 @@ async def world(
     brokers: Sequence[int] = (1, 2, 3),
     ibp: MetadataVersion = LATEST,
     features: Mapping[str, tuple[int, int]] | None = None,
+    server: MemoryZooKeeper | None = None,
 ) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
-        made = World(nursery, ibp, features)
+        made = World(nursery, ibp, features, server)
         await made.zk.create_top_level_paths()
         for broker_id in brokers:
             await made.start_broker(broker_id)

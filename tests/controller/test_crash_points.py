@@ -5,12 +5,14 @@ not persisted. The end of the run reports the number of points (conftest.py)."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller import reassignment
 from kce.controller.errors import OperationResult
 from kce.controller.kafka_controller import KafkaController
 from kce.harness.errors import plain_error
@@ -141,6 +143,56 @@ class Reassignment(Operation):
         assert w.struck or (w.deleted(T0, 2) and w.deleted(T0, 3))
 
 
+class JointReassignments(Operation):
+    """Two partitions whose requests are shared (``operation`` patches from how many on)."""
+
+    brokers = (1, 2, 3, 4, 5)
+    targets: Mapping[TopicPartition, tuple[int, ...]] = {T0: (4, 5, 1), T1: (5, 4)}
+
+    def __init__(self) -> None:
+        self.accepted = False
+
+    async def prepare(self, w: CrashWorld) -> None:
+        await w.create_topic("t", {0: [1, 2, 3], 1: [1, 3, 2]})
+
+    async def again(self, w: CrashWorld, controller: KafkaController) -> None:
+        if not self.accepted:
+            answers: list[dict[TopicPartition, OperationResult] | OperationResult] = []
+            requests.alter_partition_reassignments(controller, self.targets, answers.append)
+            await w.settle()
+            self.accepted = any(
+                isinstance(a, dict) and {r.code for r in a.values()} == {wire.ErrorCode.NONE} for a in answers
+            )
+        leaderships = controller.context.leadership
+        caught_up = [tp for tp in (T0, T1) if tp in leaderships and w.believed_leadership(tp, 5) is not None]
+        asked = [
+            alter_partition_request(controller, tp, tuple(dict.fromkeys((*leaderships[tp].leader_and_isr.isr, 4, 5))))
+            for tp in caught_up
+        ]
+        together = {}
+        for each in asked:
+            (topic,) = each.topics
+            if each.broker_id in together:
+                (before,) = together[each.broker_id].topics
+                topic = replace(topic, partitions=before.partitions + topic.partitions)
+            together[each.broker_id] = replace(each, topics=(topic,))
+        for request in together.values():
+            requests.alter_partition(controller, request, 1, lambda response: None)
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        found = (await w.zk.get_topic_assignments(["t"]))["t"].partitions
+        isrs = {tp: set((await w.state("t", tp.partition))[2]) for tp in (T0, T1)}
+        is_shrunk = all(isrs[tp] == set(target) for tp, target in self.targets.items())
+        return all(
+            found[tp.partition] == ReplicaAssignment(tuple(map(BrokerId, target)))
+            for tp, target in self.targets.items()
+        ) and (is_shrunk or w.strike is Strike.ERROR)  # as for Reassignment
+
+    async def verify(self, w: CrashWorld) -> None:
+        await super().verify(w)
+        assert w.struck or all(w.deleted(*gone) for gone in ((T0, 2), (T0, 3), (T1, 1), (T1, 2), (T1, 3)))
+
+
 class Election(Operation):
     """The election of preferred replicas, by znode."""
 
@@ -210,9 +262,17 @@ class Failover(Operation):
 
 
 OPERATIONS: list[type[Operation]] = [
-    Creation, PartitionsAdded, Deletion, Reassignment, Election, ControlledShutdown, BrokerDeath,
-    Failover,
+    Creation, PartitionsAdded, Deletion, Reassignment, JointReassignments, Election, ControlledShutdown,
+    BrokerDeath, Failover,
 ]  # fmt: skip
+
+
+@pytest.fixture(params=OPERATIONS)
+def operation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Operation]:
+    chosen: type[Operation] = request.param
+    if chosen is JointReassignments:
+        monkeypatch.setattr(reassignment, "TOGETHER_FROM", 2)
+    return chosen
 
 
 def active(w: CrashWorld) -> KafkaController | None:
@@ -306,7 +366,6 @@ async def run_all(operation: type[Operation], strike: Strike, points: Sequence[P
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("strike", [Strike.KILL, Strike.EXPIRE, Strike.RESTART])
-@pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_point(
     autojump_clock: MockClock, operation: type[Operation], strike: Strike, struck: Struck
 ) -> None:
@@ -317,7 +376,6 @@ async def test_every_point(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("operation", OPERATIONS)
 async def test_an_error_at_every_point(
     autojump_clock: MockClock, operation: type[Operation], struck: Struck, caplog: pytest.LogCaptureFixture
 ) -> None:  # rules 2.13, 2.18, 3.4
@@ -334,7 +392,6 @@ async def test_an_error_at_every_point(
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_point_of_who_takes_over(
     autojump_clock: MockClock, operation: type[Operation], struck: Struck
 ) -> None:

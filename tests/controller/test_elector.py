@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kce.controller.context import ControllerContext
 from kce.controller.elector import ControllerContender, ControllerElector, ControllerToken
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId
-from kce.zookeeper.store import Delete, SetData
+from kce.zookeeper.store import Delete, SessionExpired, SetData
 from kce.zookeeper.store.memory import MemoryZooKeeper
 
 
@@ -103,3 +105,16 @@ async def test_expiry_revokes_whoever_asks() -> None:  # rule 2.30
         await broker.elector.session_expired()
         assert broker.contender.calls[-1] == "revoke"
         assert broker.elector.active_controller_id is None
+
+
+async def test_a_session_that_expires_in_an_election_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new session will elect; nothing is forced (rule 2.13)."""
+    broker = RegisteredBroker(MemoryZooKeeper(), 1)
+
+    async def expired(broker_id: int) -> None:
+        raise SessionExpired("gone")
+
+    monkeypatch.setattr(broker.zk, "register_controller", expired)
+    with pytest.raises(SessionExpired, match="gone"):
+        await broker.elector.elect()
+    assert broker.contender.calls == []

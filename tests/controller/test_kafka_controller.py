@@ -414,3 +414,13 @@ async def test_brokers_without_our_listener_are_ignored(autojump_clock: MockCloc
         await w.create_topic("u", {0: [1]})
         assert await w.state("u") == (1, 0, (1,))
         assert controller.loop.failures == {}
+
+
+async def test_who_gives_the_role_up_is_settled_no_more(autojump_clock: MockClock) -> None:  # rule 4.26
+    async with world(brokers=(1,)) as w:
+        w.spawn_controller(1)
+        await w.settle()
+        controller = w.nodes[1].controller
+        assert controller.is_settled
+        await controller.revoke_leadership()
+        assert not controller.is_settled

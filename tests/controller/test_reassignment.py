@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.errors import OperationResult
+from kce.controller import reassignment
+from kce.controller.errors import BrokenBatch, OperationResult
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.reassignment import TOGETHER_FROM
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
+from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData, value
 from tests.controller import requests
-from tests.controller.support import World, join_isr, texts, world
+from tests.controller.support import World, alter_partition_request, join_isr, texts, world
 
 TP = TopicPartition("t", 0)
 
@@ -294,6 +299,69 @@ async def test_a_failing_write_costs_one_partition(autojump_clock: MockClock) ->
         assert result == {TP: ErrorCode.UNKNOWN_SERVER_ERROR, u: ErrorCode.NONE}
 
 
+#: partitions of a topic whose reassignments share their requests
+MANY = TOGETHER_FROM
+
+
+async def completed_many(w: World, controller: KafkaController) -> None:
+    """One AlterPartition of broker 1 adds broker 4 to all ISRs."""
+    asked = [alter_partition_request(controller, TopicPartition("t", n), (1, 2, 3, 4)) for n in range(MANY)]
+    (topic,) = asked[0].topics
+    partitions = tuple(p for each in asked for t in each.topics for p in t.partitions)
+    requests.alter_partition(
+        controller, replace(asked[0], topics=(replace(topic, partitions=partitions),)), 1, lambda response: None
+    )
+    await w.settle()
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_many_reassignments_share_their_requests(
+    autojump_clock: MockClock, is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for every partition, with a request for all instead of one for each."""
+    if not is_shared:
+        monkeypatch.setattr(reassignment, "TOGETHER_FROM", MANY + 1)
+    times = 1 if is_shared else MANY
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {n: [1, 2, 3] for n in range(MANY)})
+        w.take()
+        targets = {TopicPartition("t", n): [1, 2, 4] for n in range(MANY)}
+        assert await reassign(w, controller, targets) == dict.fromkeys(targets, ErrorCode.NONE)
+        begun = [t for t in texts(w.take(), 4) if t.startswith("LAI")]
+        assert len(begun) == 2 * times  # A1 and A2
+        for n in range(MANY):
+            assert sum(f" t-{n}:1@1[1, 2, 3]new" in text for text in begun) == 2
+        await completed_many(w, controller)
+        for n in range(MANY):
+            assert await assignment(w, "t", n) == ((1, 2, 4), (), ())
+            assert await w.state("t", n) == (1, 3, (1, 2, 4))
+        assert await listed(w, controller) == {}
+        sent = w.take()
+        stopped = [text for text in texts(sent, 3) if text.startswith("SR")]
+        assert len(stopped) == 2 * times
+        for n in range(MANY):
+            assert [f" t-{n}@{what} " in f"{text} " for text in stopped for what in ("2", "3delete")].count(True) == 2
+        told = [text for text in texts(sent, 2) if text.startswith("UMR") and "1@3[1, 2, 4]" in text]  # B8 is the last
+        assert all(any(f" t-{n}:1@3[1, 2, 4]" in text for text in told) for n in range(MANY))
+        assert len({text.count("t-") for text in told}) == 1
+        assert told[0].count("t-") == MANY // times
+
+
+async def test_one_of_many_that_cannot_be_reassigned_costs_no_other(autojump_clock: MockClock) -> None:  # rule 11.21
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {n: [1, 2, 3] for n in range(MANY)})
+        await w.store.write([SetData(znodes.partition_state_path(TopicPartition("t", 5)), b"nonsense")])
+        targets = {TopicPartition("t", n): [1, 2, 4] for n in range(MANY)}
+        result = await reassign(w, controller, targets)
+        assert result == {tp: ErrorCode.UNKNOWN_SERVER_ERROR if tp.partition == 5 else ErrorCode.NONE for tp in targets}
+        good = [tp for tp in targets if tp.partition != 5]
+        for tp in good:
+            await join_isr(w, controller, tp, (1, 2, 3, 4))
+            assert await assignment(w, "t", tp.partition) == ((1, 2, 4), (), ())
+
+
 async def test_a_request_takes_its_partitions_out_of_the_znode(autojump_clock: MockClock) -> None:  # rule 11.28
     async with world(brokers=(1, 2, 3, 4)) as w:
         controller = await w.start_controller(1)
@@ -418,3 +486,17 @@ async def test_a_reassignment_to_nothing_does_not_stop_the_controller(autojump_c
         await w.create_topic("u", {0: [2]})
         assert await w.state("u") == (2, 0, (2,))
         assert (controller.failovers, controller.loop.failures) == (2, {})
+
+
+@pytest.mark.parametrize(("error", "ends"), [(BrokenBatch("broken"), True), (IllegalState("no leader"), False)])
+async def test_a_broken_batch_ends_the_resumption(error: Exception, ends: bool, autojump_clock: MockClock) -> None:
+    """A partition that cannot be resumed does not (rules 2.20, 4.15)."""
+    async with world() as w:
+        resumed = (await w.start_controller(1))._role.reassignment
+
+        async def fails(*_: object) -> None:
+            raise error
+
+        resumed._reassign = fails  # type: ignore[assignment]
+        with pytest.raises(BrokenBatch) if ends else nullcontext():
+            await resumed._resume(TP)

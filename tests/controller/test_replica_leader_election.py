@@ -15,7 +15,7 @@ from kce.wire import ErrorCode
 from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import BrokerId, ElectionType, TopicPartition
-from kce.zookeeper.store import Create, value
+from kce.zookeeper.store import Create, SetData, value
 from tests.controller import requests
 from tests.controller.support import World, join_isr, texts, world
 
@@ -293,3 +293,12 @@ async def test_a_preferred_election_that_is_no_object_is_kept(autojump_clock: Mo
 def test_codes_of_failed_elections() -> None:
     assert failure_result(ControllerMoved("x")) == OperationResult(ErrorCode.STALE_CONTROLLER_EPOCH, "x")
     assert failure_result(ValueError("y")) == OperationResult(ErrorCode.UNKNOWN_SERVER_ERROR, "y")
+
+
+async def test_a_controller_that_was_moved_says_so(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await led_by_the_second(w, controller)
+        await w.store.write([SetData("/controller_epoch", b"9")])
+        assert await elect(w, controller, [TP]) == {TP: ErrorCode.NOT_CONTROLLER}
+        assert (await w.state("t"))[0] == 3

@@ -153,3 +153,38 @@ def test_listener_names_in_versions_that_have_none() -> None:  # rule 8.21
     requests.add_update_metadata(ids(1), [])
     requests.send()
     assert [version for _, _, version, _ in outbox.sent] == [3]
+
+
+def leaderships_sent(outbox: Outbox) -> list[tuple[int, str, int, int, int]]:
+    """(broker, topic, partition, leader, leader epoch) of each LeaderAndIsr."""
+    return [
+        (broker_id, state.topic, state.partition, state.leader, state.leader_epoch)
+        for broker_id, message, _, _ in outbox.sent
+        if isinstance(message, wire.LeaderAndIsrRequest)
+        for state in partition_states(message)
+    ]
+
+
+def test_known_states_and_others_share_a_request() -> None:  # rule 8.3
+    """What is added later replaces what was added before."""
+    made = context(1, 2)
+    others = [TopicPartition("t", number) for number in (1, 2, 3)]
+    for tp in (TP, *others):
+        made.set_assignment(tp, ReplicaAssignment(ids(1, 2)))
+        made.put_leadership(tp, LEADER_1)
+    later = Leadership(LEADER_1.leader_and_isr.new_leader(BrokerId(2)), ControllerEpoch(4))
+    requests, outbox = batch(made)
+    requests.new_batch()
+    requests.add_known_leader_and_isr(BrokerId(1), [TP])
+    requests.add_leader_and_isr([BrokerId(1)], TP, later, made.assignment(TP), is_new=False)
+    for tp in others:
+        requests.add_known_leader_and_isr(BrokerId(1), [tp])
+    requests.send()
+    sent = leaderships_sent(outbox)
+    assert sorted(sent) == [(1, "t", 0, 2, 7), *((1, "t", number, 1, 6) for number in (1, 2, 3))]
+    requests.new_batch()
+    for tp in others[:2]:
+        requests.add_known_leader_and_isr(BrokerId(2), [tp])
+    outbox.sent.clear()
+    requests.send()
+    assert sorted(leaderships_sent(outbox)) == [(2, "t", number, 1, 6) for number in (1, 2)]

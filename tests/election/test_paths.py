@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kce.election.paths import DISPATCHER, REST_SERVER, ElectionPaths, PathLayout, is_job_id, zookeeper_path
+from kce.election.paths import (
+    DISPATCHER,
+    REST_SERVER,
+    ElectionPaths,
+    PathLayout,
+    SinglePaths,
+    is_job_id,
+    zookeeper_path,
+)
 
 JOB = "00112233445566778899aabbccddeeff"
 
@@ -80,3 +88,12 @@ def test_what_is_deleted() -> None:  # rules E6.6, E10.8
     assert two.owned_path(DISPATCHER) == "/flink/default/leader/dispatcher_lock"
     assert one.job_paths(JOB) == side.job_paths(JOB) == [f"/flink/default/jobs/{JOB}"]
     assert two.job_paths(JOB) == [f"/flink/default/leaderlatch/{JOB}", f"/flink/default/leader/{JOB}"]
+
+
+def test_single_paths_side_by_side() -> None:
+    paths = SinglePaths.below("/a/b/")
+    assert (paths.latch_path("c"), paths.leader_path("c"), paths.owned_path("c")) == (
+        "/a/b/latch",
+        "/a/b/connection_info",
+        "/a/b/connection_info",
+    )

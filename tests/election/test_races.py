@@ -606,3 +606,14 @@ async def test_a_thousand_contenders_and_one_is_woken(memory: Memory) -> None:  
         # for the successor, and for the session that left, which no longer listens
         assert set(fired) == {f"{LATCH}/{latches[place].latch._node}"}
         assert len(fired) <= 2
+
+
+async def test_who_leaves_deletes_no_nodes_of_others(memory: Memory) -> None:  # rules E1.14, E11.2
+    """Even if it does not know which node is its own."""
+    first, second = await memory.session(), await memory.session()
+    leader, leaving = await joined(first), await joined(second)
+    before = await names(first)
+    for attempt, left in (("", before), (leaving.latch._attempt, [leader.latch._node])):
+        leaving.latch._abandoned, leaving.latch._attempt, leaving.latch._node = {"given up"}, attempt, None
+        await leaving.latch._leave()
+        assert await names(first) == left

@@ -196,3 +196,16 @@ async def test_without_leader_the_search_ends_at_its_timeout(backend: Backend, n
         address = await find_connecting_address(service, timeout_s=0.05)
     with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as probe:
         await probe.bind((address, 0))  # it is ours
+
+
+async def test_a_driver_that_comes_after_the_stop_is_closed(nursery: trio.Nursery) -> None:
+    world = World(nursery)
+    make = world._make
+
+    async def late(handler: LeaderRetrievalEventHandler) -> LeaderRetrievalDriver:
+        await world.service.stop()
+        return await make(handler)
+
+    service = world.service = DefaultLeaderRetrievalService(late, nursery)
+    await service.start(world.listener)
+    assert world.closed == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from kce.election.session import ElectionSession
+from kce.election.session import ConnectionState, ElectionSession
 from kce.zookeeper.store import (
     Check,
     Create,
@@ -117,3 +117,9 @@ async def test_trees_that_others_change_meanwhile(session: ElectionSession, stor
     store.errors = [NoNode, NoNode]
     await session.delete_tree("/a")
     assert store.errors == []
+
+
+async def test_nobody_waits_without_a_connection(session: ElectionSession) -> None:  # rule E1.14
+    session.state = ConnectionState.SUSPENDED
+    with trio.fail_after(1):
+        await session.while_connected(trio.Event())

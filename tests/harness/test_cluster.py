@@ -210,7 +210,7 @@ async def test_an_unknown_node_is_named(zookeeper: str) -> None:
             await cluster.kill(9)
         with pytest.raises(HarnessError, match="use processes=True"):
             await cluster.pause(1)
-        with pytest.raises(HarnessError, match="unknown topic nope"):
+        with pytest.raises(HarnessError, match="The topic 'nope' does not exist"):
             await cluster.delete_topic("nope")
 
 

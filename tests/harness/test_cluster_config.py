@@ -66,7 +66,7 @@ def test_properties_of_one_node() -> None:
     ("arguments", "error"),
     [
         ({"nodes": {9: {}}}, r"there is no node 9 in \[5, 6\]"),
-        ({"properties": {"super.users": "User:a"}}, r"super\.users=User:a: this protection does not exist here"),
+        ({"properties": {"security.providers": "A"}}, r"security\.providers=A: this protection does not exist here"),
         (
             {"properties": {"advertised.listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:9"}},
             r"nodes 5 and 6 advertise the same address 127\.0\.0\.1:9",

@@ -44,7 +44,7 @@ async def test_it_is_registered_for_the_brokers_and_gets_no_replicas() -> None:
         await cluster.create_topic("t", partitions=12, replication_factor=2)
         (topic,) = await cluster.describe_topics(["t"])
         assert {b for p in topic.partitions for b in p.assignment.replicas} == {1, 2}
-        with pytest.raises(HarnessError, match="replication factor"):
+        with pytest.raises(HarnessError, match="Replication factor"):
             await cluster.create_topic("wide", replication_factor=3)
         with pytest.raises(HarnessError, match=r"nodes \[3\] are controllers only and take no replicas"):
             await cluster.create_topic("given", assignment={0: [1, 3]})

@@ -1,12 +1,18 @@
-"""The embedded ZooKeeper: its folder, its port, and what is reported when it does not start."""
+"""The embedded ZooKeeper: its folder, its port, its archive, and what is reported when it does not start.
+
+Covers: harness/embedded_zookeeper.py, harness/archive_classes.py, kce/class_archive.py.
+"""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
+import trio
 
+from kce.harness import archive_classes
 from kce.harness.embedded_zookeeper import embedded_zookeeper, four_letter_word, free_port
 from kce.harness.errors import HarnessError
 
@@ -45,3 +51,19 @@ async def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> No
     with pytest.raises(HarnessError, match=r"data folder .*file/zookeeper/data cannot be"):
         async with embedded_zookeeper(tmp_path / "file" / "zookeeper"):
             pass
+
+
+@pytest.mark.slow
+async def test_zookeeper_maps_the_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = set(psutil.Process().children())
+
+    async def mapped() -> set[str]:
+        async with embedded_zookeeper(tmp_path / "folder"):
+            started = set(psutil.Process().children()) - before
+            return {file.path for process in started for file in process.memory_maps()}
+
+    assert not [path for path in await mapped() if path.startswith(str(tmp_path))]  # there is none
+    await trio.to_thread.run_sync(archive_classes.main)
+    (archive,) = (tmp_path / "cache").rglob("*.jsa")
+    assert str(archive) in await mapped()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from kce import wire
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Response
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.record.recorder import Recorder
 from kce.harness import Cluster, HarnessError
 from kce.harness.faults import Rule
 from kce.harness.world import memory
@@ -70,6 +75,39 @@ async def test_which_requests_arrive(rule: Rule, expected: list[int]) -> None:
         assert rule.fired <= rule.matched <= 4
 
 
+#: controller epoch, broker epoch, partition
+CONTROL = ((5, 20, 0), (4, 21, 1), (6, 20, 0), (6, 21, 1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Rule(drop=True, controller_epoch=6), [1, 2]),
+        (Rule(drop=True, controller_epoch="older"), [1, 3, 4]),
+        (Rule(drop=True, controller_epoch="newer"), [1, 2, 4]),
+        (Rule(drop=True, controller_epoch="equal"), [2, 3]),
+        (Rule(drop=True, broker_epoch=20), [2, 4]),
+        (Rule(drop=True, broker_epoch="older"), [1, 2, 4]),
+        (Rule(drop=True, broker_epoch="newer"), [1, 3, 4]),
+        (Rule(drop=True, partition=1), [1, 3]),
+        (Rule(drop=True, topic="t", partition=0), [2, 4]),
+        (Rule(drop=True, topic="u", partition=0), [1, 2, 3, 4]),
+    ],
+)
+async def test_which_control_requests_arrive(rule: Rule, expected: list[int]) -> None:
+    async with pair() as p:
+        p.links.add(rule)
+        for number, (controller_epoch, broker_epoch, partition) in enumerate(CONTROL, start=1):
+            states = (wire.StopReplicaPartitionState(partition_index=partition, leader_epoch=1),)
+            message = wire.StopReplicaRequest(
+                controller_id=2, controller_epoch=controller_epoch, broker_epoch=broker_epoch,
+                topic_states=(wire.StopReplicaTopicState(topic_name="t", partition_states=states),),
+            )  # fmt: skip
+            frame = wire.encode_request(message, api_version=3, correlation_id=number, client_id="2")
+            await p.dialled.send_frame(frame)
+        assert await arrived(p) == expected
+
+
 async def test_a_probability_chooses_by_the_seed() -> None:
     async def chosen(seed: int) -> list[int]:
         async with pair() as p:
@@ -108,6 +146,20 @@ async def test_a_request_gets_an_error_and_does_not_arrive() -> None:
         assert header.correlation_id == 7
         assert isinstance(response, wire.MetadataResponse)
         assert [(t.name, t.error_code) for t in response.topics] == [("t", ErrorCode.LEADER_NOT_AVAILABLE)]
+
+
+async def test_a_request_that_a_rule_answers_is_recorded_with_its_response(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "c.pcapng")
+    async with pair(recorder=recorder) as p:
+        p.links.add(Rule(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE))
+        await send(p, 7)
+        assert await arrived(p) == []
+        await p.dialled.receive_frame()
+    recorder.close()
+    with CaptureFile(tmp_path / "c.pcapng") as capture:
+        request, response = Decoder(capture).messages()
+    assert isinstance(response, Response)
+    assert response.request is request
 
 
 @pytest.mark.parametrize("change", [{"include_topic_authorized_operations": True}, None])
@@ -181,6 +233,7 @@ async def test_a_half_open_connection_stays_open_and_carries_nothing() -> None:
         with trio.move_on_after(60) as scope:
             await p.dialled.receive_frame()
         assert scope.cancelled_caught
+        assert list(p.accepted.unanswered) == []  # the broker never had the others
 
 
 @pytest.mark.parametrize(("rule", "expected"), [(Rule(slow_close=5), 5), (Rule(slow_close=5, api="Fetch"), 0)])

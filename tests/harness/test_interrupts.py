@@ -69,6 +69,7 @@ def test_the_entry_point_imports_little_before_it_handles_sigint() -> None:
     """From its first statement SIGINT prints no traceback: until `main` has installed the handlers, it just ends."""
     script = """
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 before = set(sys.modules)
 import kce.harness.command
 new = {name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names}

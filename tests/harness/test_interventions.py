@@ -181,12 +181,29 @@ async def test_a_bounced_node_has_a_new_broker_epoch() -> None:
         await cluster.wait_until_settled()
 
 
-async def test_a_session_in_memory_has_no_directions() -> None:
-    async with Cluster(1, world=memory()) as cluster:
-        with pytest.raises(HarnessError, match="a session in memory has no directions"):
-            await cluster.mute_zookeeper(1)
+async def test_a_repair_starts_what_ends_meanwhile() -> None:
+    async with Cluster(3, world=memory()) as cluster:
+        await cluster.kill(3)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.repair)
+            await trio.sleep(1)  # it waits for the session of node 3 to expire
+            await cluster.kill(1)
+        assert [member.state for member in cluster.members] == ["running"] * 3
+
+
+async def test_a_node_that_zookeeper_does_not_reach() -> None:
+    """What the controller asks for is done; it does not hear of it, gives the connection up, and another follows."""
+    async with cluster_with_topic() as cluster:
+        old = await cluster.wait_for_controller()
+        await cluster.mute_zookeeper(old.id)
         with pytest.raises(HarnessError, match="nothing takes -1 s longer"):
-            await cluster.delay_zookeeper(1, -1)
+            await cluster.delay_zookeeper(old.id, -1)
+        new = await cluster.wait_for_controller(other_than=old)
+        assert new.id != old.id
+        assert old.id not in await cluster.registered()
+        await cluster.heal(old.id)
+        await cluster.wait_until_settled()
+        assert await cluster.registered() == {1, 2, 3}
 
 
 # links

@@ -216,6 +216,7 @@ async def test_what_is_held_arrives_unchanged_once_released(nursery: trio.Nurser
             done.set()
 
         nursery.start_soon(exchange)
+        held_at = trio.current_time()
         await trio.sleep(10)
         assert not done.is_set()
         rule.release()
@@ -223,6 +224,7 @@ async def test_what_is_held_arrives_unchanged_once_released(nursery: trio.Nurser
         with trio.fail_after(1):
             await done.wait()
         assert not p.links.observed
+        assert p.accepted.last_received == held_at + 10
 
 
 # a cluster

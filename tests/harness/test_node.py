@@ -67,7 +67,19 @@ def read_for_topics(properties: Mapping[str, str]) -> None:
 
 def test_the_table_of_settings_names_all_readers() -> None:
     rates = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE, ALTER_LOG_DIRS_RATE), "1")  # not asked for where there is none
-    given = GIVEN | rates | {"zookeeper.ssl.client.enable": "true"}
+    given = GIVEN | rates | {
+        "zookeeper.ssl.client.enable": "true", "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "delegation.token.master.key": "secret",
+    }  # fmt: skip
+
+    secured = {  # the settings of TLS and SASL are read for listeners that have them
+        "listeners": "PLAINTEXT://127.0.0.1:0,S://127.0.0.1:0", "ssl.keystore.type": "PEM", "ssl.keystore.key": "key",
+        "ssl.keystore.certificate.chain": "chain", "ssl.truststore.type": "PEM", "ssl.truststore.certificates": "ca",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,S:SASL_SSL", "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.s.oauthbearer.sasl.jaas.config":
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            'unsecuredLoginStringClaim_sub="admin";',
+    }  # fmt: skip
     broker, zookeeper = BrokerConfig.from_properties(given), ZooKeeperClientConfig.from_properties(given)
 
     def read_for_broker(properties: Mapping[str, str]) -> None:
@@ -85,7 +97,7 @@ def test_the_table_of_settings_names_all_readers() -> None:
     }
     refused = {name for name, definition in BROKER_CONFIGS.items() if definition.support is Support.REFUSED}
     for reader, parse in readers.items():
-        properties = Recording(given)
+        properties = Recording(given | secured if reader == "broker" else given)
         parse(properties)
         found = {key for key in properties.read if not key.startswith("listener.name.")} - refused
         named = {name for name, definition in BROKER_CONFIGS.items() if reader in definition.readers}

@@ -127,6 +127,12 @@ async def test_a_broker_gets_its_listener_when_it_is_first_named() -> None:
         await cluster.wait_for_controller()
         await cluster.kill(3)
         await cluster.wait_until(lambda: _registered(cluster, {1, 2}), "broker 3 to be gone")
+        host, _, port = cluster.member(1).addresses["DATA"].rpartition(":")
+
+        async def is_known() -> bool:
+            return {b.node_id for b in (await metadata(world, (host, int(port)))).brokers} == {1, 2}
+
+        await cluster.wait_until(is_known, "broker 1 to know the brokers")
         async with Proxy(cluster.member(1).addresses["DATA"], world=world.observer()) as proxy:
             assert set(fronts(proxy)) == {1, 2}
             await cluster.restart(3)

@@ -1,6 +1,7 @@
 """The simulation: the same run from the same seed, no violation in the real thing, and each deliberate bug is found.
 
-Covers: harness/invariants.py, harness/simulated_clients.py, harness/cli/simulate.py.
+Covers: harness/invariants.py, harness/simulated_client.py, harness/simulated_clients.py, harness/simulated_groups.py,
+harness/simulated_copies.py, harness/simulated_operations.py, harness/cli/simulate.py.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from kce.harness import Cluster
 from kce.harness.invariants import watch
 from kce.harness.simulation import schedule, shrunk, simulate
 from kce.harness.world import memory
+from tests.harness import coordinator_bugs, deliberate_bugs
 from tests.harness.conftest import Here
-from tests.harness.deliberate_bugs import BUGS, broker_outside_the_assignment_in_the_isr
+from tests.harness.deliberate_bugs import broker_outside_the_assignment_in_the_isr
 
 #: runs of the real thing; `kce simulate --seeds 0..9999` makes more
 RUNS = int(os.environ.get("KCE_SIMULATIONS", "20"))
 #: within so many seeds each bug is found
 MAX_SEEDS = 1000
+BUGS = (*deliberate_bugs.BUGS, *coordinator_bugs.BUGS)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,8 @@ def test_the_real_thing_violates_nothing() -> None:
     assert sum(result.frames for result in results) > 50 * RUNS
     assert sum(result.records for result in results) > 10 * RUNS  # acknowledged
     assert sum(result.consumed for result in results) > 10 * RUNS
+    assert sum(result.commits for result in results) > 3 * RUNS
+    assert sum(result.transactions for result in results) > RUNS / 2
 
 
 @pytest.mark.parametrize(("bug", "seed"), BUGS, ids=lambda value: getattr(value, "__name__", ""))

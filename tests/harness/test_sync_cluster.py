@@ -16,7 +16,7 @@ def test_calls_and_errors() -> None:
         assert cluster.registered() == {1, 2}
         assert [topic.name for topic in cluster.describe_topics()] == ["t"]
         assert cluster.wait_for_event(api="LeaderAndIsr", to=1)
-        with pytest.raises(HarnessError, match="unknown topic nope"):
+        with pytest.raises(HarnessError, match="The topic 'nope' does not exist"):
             cluster.delete_topic("nope")
         with cluster.faults(Rule(api="LeaderAndIsr", to=2, delay=1)) as fault:
             cluster.create_topic("u", assignment={0: [2]})

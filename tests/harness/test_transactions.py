@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
 from kce.harness.connections import NodeLinks
+from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
 from kce.harness.links import Links
 from kce.harness.world import memory
@@ -41,17 +43,18 @@ RETRIED = (
 
 
 class TransactionalClient:
-    """A producer with a transactional id, and a reader of two partitions. It repeats what Kafka's clients repeat."""
+    """A producer with a transactional id, and a reader of partitions. It repeats what Kafka's clients repeat."""
 
-    def __init__(self, cluster: Cluster, world: MemoryClusterWorld) -> None:
+    def __init__(self, cluster: Cluster, world: MemoryClusterWorld, transactional_id: str = ID) -> None:
+        self.id = transactional_id
         self._cluster = cluster
         self._links = NodeLinks(world.observer(), Links(set()), -1)
         self.coordinator = -1
         self.producer = -1, -1
-        self._sequences = {0: 0, 1: 0}
+        self._sequences = Counter[tuple[str, int]]()
 
     @asynccontextmanager
-    async def _connected(self, node_id: int) -> AsyncIterator[NodeClient]:
+    async def connected(self, node_id: int) -> AsyncIterator[NodeClient]:
         host, port = self._cluster.member(node_id).addresses["DATA"].rsplit(":", 1)
         client = NodeClient(await self._links.dial(host, int(port), to=node_id, listener="DATA"), "client")
         try:
@@ -59,12 +62,12 @@ class TransactionalClient:
         finally:
             await client.aclose()
 
-    async def find(self) -> None:
-        request = wire.FindCoordinatorRequest(coordinator_keys=(ID,), key_type=1)
+    async def find(self, kind: int = 1) -> None:
+        request = wire.FindCoordinatorRequest(coordinator_keys=(self.id,), key_type=kind)
         while True:
-            for node_id in (1, 2, 3):
+            for node_id in [member.id for member in self._cluster.members]:
                 try:
-                    async with self._connected(node_id) as client:
+                    async with self.connected(node_id) as client:
                         answer: Any = await client.request(request, 4)
                 except OSError:
                     continue
@@ -73,12 +76,14 @@ class TransactionalClient:
                     return
             await trio.sleep(0.1)
 
-    async def ask(self, message: wire.Message, version: int, code: Any = lambda answer: answer.error_code) -> Any:
-        """Of the coordinator: the first answer that is not to be repeated."""
+    async def ask(
+        self, message: wire.Message, version: int, code: Any = lambda answer: answer.error_code, kind: int = 1
+    ) -> Any:
+        """Of the coordinator: the first answer that is not to be repeated. ``kind``: 0 of groups."""
         while True:
-            await self.find()
+            await self.find(kind)
             try:
-                async with self._connected(self.coordinator) as client:
+                async with self.connected(self.coordinator) as client:
                     answer = await client.request(message, version)
                 if code(answer) not in RETRIED:
                     return answer
@@ -86,74 +91,118 @@ class TransactionalClient:
                 pass
             await trio.sleep(0.1)
 
+    async def bump(self) -> None:
+        """Take the next epoch of the producer id."""
+        producer_id, epoch = self.producer
+        request = wire.InitProducerIdRequest(
+            transactional_id=self.id, transaction_timeout_ms=60_000, producer_id=producer_id, producer_epoch=epoch
+        )
+        await self._init(request)
+
     async def init(self, timeout_ms: int = 60_000) -> None:
-        request = wire.InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
+        request = wire.InitProducerIdRequest(transactional_id=self.id, transaction_timeout_ms=timeout_ms)
+        await self._init(request)
+
+    async def _init(self, request: wire.InitProducerIdRequest) -> None:
         answer = await self.ask(request, 5)
         assert answer.error_code == ErrorCode.NONE
         self.producer = answer.producer_id, answer.producer_epoch
-        self._sequences = {0: 0, 1: 0}
+        self._sequences = Counter[tuple[str, int]]()
 
-    async def add(self, *partitions: int) -> int:
+    async def add(self, *partitions: int, topic: str = TOPIC) -> int:
         producer_id, epoch = self.producer
         request = wire.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=ID, v3_and_below_producer_id=producer_id, v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=(wire.AddPartitionsToTxnTopic(name=TOPIC, partitions=partitions),),
-        )  # fmt: skip
+            v3_and_below_transactional_id=self.id,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=(wire.AddPartitionsToTxnTopic(name=topic, partitions=partitions),),
+        )
 
         def code(answer: Any) -> int:
             return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
         return code(await self.ask(request, 3, code))
 
+    async def commit_offset(self, offset: int, version: int = 4) -> int:
+        """For the group of the same name, which the same broker coordinates with one partition of each topic."""
+        producer_id, epoch = self.producer
+        entry = wire.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = wire.TxnOffsetCommitRequest(
+            transactional_id=self.id, group_id=self.id, producer_id=producer_id, producer_epoch=epoch,
+            topics=(wire.TxnOffsetCommitRequestTopic(name=TOPIC, partitions=(entry,)),),
+        )  # fmt: skip
+
+        def code(answer: Any) -> int:
+            return int(answer.topics[0].partitions[0].error_code)
+
+        return code(await self.ask(request, version, code, kind=0))
+
+    async def add_offsets(self) -> int:
+        producer_id, epoch = self.producer
+        request = wire.AddOffsetsToTxnRequest(
+            transactional_id=self.id, producer_id=producer_id, producer_epoch=epoch, group_id=self.id
+        )
+        return int((await self.ask(request, 3)).error_code)
+
     async def end(self, *, commit: bool) -> int:
         producer_id, epoch = self.producer
         request = wire.EndTxnRequest(
-            transactional_id=ID, producer_id=producer_id, producer_epoch=epoch, committed=commit
+            transactional_id=self.id, producer_id=producer_id, producer_epoch=epoch, committed=commit
         )
         return int((await self.ask(request, 4)).error_code)
 
-    async def _of_leader(self, partition: int, message: wire.Message, version: int, code: Any) -> Any:
+    async def of_leader(self, topic: str, partition: int, message: wire.Message, version: int, code: Any) -> Any:
         while True:
-            (topic,) = await self._cluster.describe_topics([TOPIC])
-            leadership = topic.partitions[partition].leadership
+            (found,) = await self._cluster.describe_topics([topic])
+            leadership = found.partitions[partition].leadership
             assert leadership is not None
             try:
-                async with self._connected(leadership.leader_and_isr.leader) as client:
+                async with self.connected(leadership.leader_and_isr.leader) as client:
                     answer = await client.request(message, version)
                 if code(answer) not in RETRIED:
                     return answer
-            except (OSError, KeyError):
+            except (OSError, HarnessError):  # it died, or there is no leader
                 pass
             await trio.sleep(0.1)
 
-    async def produce(self, partition: int, value: bytes) -> int:
+    async def produce(
+        self, partition: int, *values: bytes, version: int = 9, topic: str = TOPIC, timestamp: int = STARTED_MS
+    ) -> int:
         producer_id, epoch = self.producer
         records = write_records(
             RecordBatch.of(
-                Record(offset=0, timestamp=STARTED_MS, value=value), producer_id=producer_id, producer_epoch=epoch,
-                base_sequence=self._sequences[partition], is_transactional=True,
+                *(Record(offset=i, timestamp=timestamp, value=value) for i, value in enumerate(values)),
+                producer_id=producer_id, producer_epoch=epoch, base_sequence=self._sequences[topic, partition],
+                is_transactional=True,
             )
         )  # fmt: skip
         data = wire.PartitionProduceData(index=partition, records=records)
         request = wire.ProduceRequest(
-            transactional_id=ID, acks=-1, timeout_ms=5000,
-            topic_data=(wire.TopicProduceData(name=TOPIC, partition_data=(data,)),),
+            transactional_id=self.id, acks=-1, timeout_ms=5000,
+            topic_data=(wire.TopicProduceData(name=topic, partition_data=(data,)),),
         )  # fmt: skip
 
         def code(answer: Any) -> int:
             return int(answer.responses[0].partition_responses[0].error_code)
 
-        error = code(await self._of_leader(partition, request, 9, code))
-        self._sequences[partition] += error == ErrorCode.NONE
+        error = code(await self.of_leader(topic, partition, request, version, code))
+        self._sequences[topic, partition] += len(values) if error == ErrorCode.NONE else 0
         return error
 
-    async def read(self, partition: int) -> list[bytes]:
-        """What a read_committed consumer sees: it drops what is aborted."""
+    async def read(
+        self, partition: int, *, topic: str = TOPIC, committed: bool = True, min_bytes: int = 0
+    ) -> list[bytes]:
+        return [value for _, value in await self.read_offsets(partition, topic, committed, min_bytes)]
+
+    async def read_offsets(
+        self, partition: int, topic: str, committed: bool = True, min_bytes: int = 0
+    ) -> list[tuple[int, bytes]]:
+        """What a consumer sees, with offsets; a read_committed one drops what is aborted."""
         request = wire.FetchRequest(
-            isolation_level=1, max_bytes=10**6,
+            isolation_level=int(committed), max_bytes=10**6, min_bytes=min_bytes, max_wait_ms=100,
             topics=(
                 wire.FetchTopic(
-                    topic=TOPIC, partitions=(wire.FetchPartition(partition=partition, partition_max_bytes=10**6),)
+                    topic=topic, partitions=(wire.FetchPartition(partition=partition, partition_max_bytes=10**6),)
                 ),
             ),
         )  # fmt: skip
@@ -161,7 +210,7 @@ class TransactionalClient:
         def code(answer: Any) -> int:
             return int(answer.responses[0].partitions[0].error_code)
 
-        found = (await self._of_leader(partition, request, 11, code)).responses[0].partitions[0]
+        found = (await self.of_leader(topic, partition, request, 11, code)).responses[0].partitions[0]
         starts = sorted((a.first_offset, a.producer_id) for a in found.aborted_transactions or ())
         aborted: set[int] = set()
         values = []
@@ -171,11 +220,21 @@ class TransactionalClient:
             if batch.is_control:
                 aborted.discard(batch.producer_id)
             elif batch.producer_id not in aborted or not batch.is_transactional:
-                values += [record.value or b"" for record in batch.records]
+                values += [(record.offset, record.value or b"") for record in batch.records]
         return values
 
+    async def configure(self, name: str, value: str) -> None:
+        """All brokers."""
+        config = wire.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=0, value=value)
+        resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=4, resource_name="", configs=(config,)
+        )
+        async with self.connected(1) as client:
+            answer: Any = await client.request(wire.IncrementalAlterConfigsRequest(resources=(resource,)), 1)
+        assert [found.error_code for found in answer.responses] == [ErrorCode.NONE]
+
     async def state(self) -> str:
-        request = wire.DescribeTransactionsRequest(transactional_ids=(ID,))
+        request = wire.DescribeTransactionsRequest(transactional_ids=(self.id,))
         answer = await self.ask(request, 0, lambda answer: answer.transaction_states[0].error_code)
         return str(answer.transaction_states[0].transaction_state)
 
@@ -270,4 +329,33 @@ async def test_a_transaction_that_takes_too_long_is_aborted() -> None:  # rules 
         await client.wait_for("CompleteAbort")
         assert await client.end(commit=True) == ErrorCode.PRODUCER_FENCED
         assert await client.produce(0, b"y") == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await client.read(0) == []
+
+
+async def test_what_is_not_in_the_transaction_is_refused() -> None:  # rules T10.1, T10.9, T10.10, G7.18
+    async with running(6) as (_, client):
+        await client.init()
+        assert await client.produce(0, b"early") == ErrorCode.INVALID_TXN_STATE
+        assert await client.produce(0, b"early", version=11) == ErrorCode.TRANSACTION_ABORTABLE
+        assert await client.add(1) == ErrorCode.NONE
+        assert await client.produce(0, b"elsewhere", version=11) == ErrorCode.TRANSACTION_ABORTABLE
+        assert await client.produce(1, b"x") == ErrorCode.NONE
+        assert await client.commit_offset(5, 3) == ErrorCode.INVALID_TXN_STATE
+        assert await client.commit_offset(5) == ErrorCode.TRANSACTION_ABORTABLE
+        assert await client.add_offsets() == ErrorCode.NONE
+        assert await client.commit_offset(5) == ErrorCode.NONE
+        assert await client.end(commit=True) == ErrorCode.NONE
+        await client.wait_for("CompleteCommit")
+        assert await client.produce(1, b"late", version=11) == ErrorCode.TRANSACTION_ABORTABLE
+        assert [await client.read(partition) for partition in (0, 1)] == [[], [b"x"]]
+
+
+async def test_verification_is_turned_off_at_run_time() -> None:  # rules T10.2, T10.19, T14.5
+    async with running(7) as (_, client):
+        await client.init()
+        assert await client.produce(0, b"x") == ErrorCode.INVALID_TXN_STATE
+        await client.configure("transaction.partition.verification.enable", "false")
+        with trio.fail_after(30):
+            while await client.produce(0, b"x") == ErrorCode.INVALID_TXN_STATE:  # noqa: ASYNC110 - only the leader knows
+                await trio.sleep(0.1)
         assert await client.read(0) == []

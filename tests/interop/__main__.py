@@ -1,9 +1,10 @@
 """``make interop``: every operation under our controller and under Kafka's; older releases, in both roles.
 
-Then random faults on clusters of our brokers and real ones, which replicate each other's partitions. Then the same
-scripts under both controllers, whose traces are compared. Prints tables and writes them to docs/interop.md. Fails if an
-operation fails, a record is lost, replicas differ, a broker rejects what it accepts from a real controller, our
-controller watches a znode that Kafka's does not, or the traces differ.
+Then random faults on clusters of our brokers and real ones, which replicate each other's partitions, and on clusters of
+ours while groups read and transactions copy. Then the same scripts under both controllers, whose traces are compared.
+Prints tables and writes them to docs/interop.md. Fails if an operation fails, a record is lost or copied twice,
+replicas differ, a broker rejects what it accepts from a real controller, our controller watches a znode that Kafka's
+does not, or the traces differ.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import trio
 
 from kce.harness.embedded_zookeeper import embedded_zookeeper
-from tests.interop import mixed, releases, trace_page
+from tests.interop import chaos, mixed, releases, trace_page
 from tests.interop.operations import ALL, NODE, Outcome, peers, run_all
 from tests.interop.real_kafka import RELEASES, VERSION, Release
 from tests.interop.refusals import EXPECTED, refusals
@@ -30,6 +31,8 @@ from tests.interop.traces import traces_of_both
 
 #: random steps on clusters of both kinds, and with which releases
 MIXED_STEPS, MIXED_RELEASES = 100, (VERSION, "2.8.2")
+#: random faults while groups read and transactions copy
+CHAOS_STEPS = 25
 TRACE_SEEDS, TRACE_STEPS = (1, 2, 3), 60
 #: with LeaderAndIsr 0, 1 and 4, UpdateMetadata 3, 4 and 6, StopReplica 0 and 3
 TRACE_PROTOCOLS = ("0.11.0", "2.1", "2.6")
@@ -227,6 +230,27 @@ def _kind(outcome: Outcome) -> str:
     return re.sub(r"broker \d+", "broker", re.sub(r" t-\d+ to .*| \(then .*", "", outcome.operation))
 
 
+def run_chaos(folder: Path, seed: int) -> int:
+    """How many records were copied."""
+    return chaos.run(folder, seed=seed, steps=CHAOS_STEPS, tell=lambda step: print(step, flush=True))
+
+
+def chaos_page(copied: int, seed: int) -> str:
+    faults = Counter(step.fault for step in chaos.schedule(seed, CHAOS_STEPS))
+    return "\n".join(
+        [
+            "## Groups and transactions under fire",
+            "",
+            "Three of our brokers; Kafka's own client and librdkafka copy the same input in transactions, of which"
+            " every third is aborted, and a group of three reads it. Meanwhile coordinators and leaders fail:"
+            f" {', '.join(f'{count} times {fault}' for fault, count in sorted(faults.items()))} (seed {seed}). After"
+            f" each step each of {copied:,} inputs was there once for a reader of READ_COMMITTED, no committed offset"
+            " had gone back, and no two members of one generation owned a partition.",
+            "",
+        ]
+    )
+
+
 async def compare_traces(zookeeper: str, folder: Path) -> dict[str, Comparison]:
     """By script."""
     scripts = {"scripted": SCRIPTED} | {f"random, seed {n}": random_script(n, TRACE_STEPS) for n in TRACE_SEEDS}
@@ -257,7 +281,13 @@ async def both(page_path: Path, seed: int) -> int:
             old = [await run_old(zookeeper, folder / release.version, release) for release in releases.OLD]
             mixed_runs = await run_mixed(zookeeper, folder / "mixed", seed)
             compared = await compare_traces(zookeeper, folder / "traces")
-    text = f"{page(ours, kafkas)}\n{mixed_page(mixed_runs, seed)}\n{trace_page.section(compared)}\n{old_page(old)}"
+        (folder / "chaos").mkdir()
+        copied = await trio.to_thread.run_sync(run_chaos, folder / "chaos", seed)
+    parts = (
+        page(ours, kafkas), mixed_page(mixed_runs, seed), chaos_page(copied, seed), trace_page.section(compared),
+        old_page(old),
+    )  # fmt: skip
+    text = "\n".join(parts)
     print(f"\n{text}")
     page_path.write_text(text)  # noqa: ASYNC240 - nothing else goes on any more
     found = problems(ours, kafkas) + trace_page.problems(compared)

@@ -30,7 +30,7 @@ from kce.zookeeper.admin import TopicDescription
 from kce.zookeeper.model import BrokerId, TopicPartition
 from tests.clusters import create_znode, is_registered, request
 from tests.interop.operations import Outcome
-from tests.interop.real_kafka import RealBroker, Release, real_brokers
+from tests.interop.real_kafka import OFFSETS_TOPIC, RealBroker, Release, real_brokers
 from tests.interop.records import Ledger, Traffic
 from tests.interop.tools import Tools
 
@@ -344,7 +344,8 @@ async def _mixed(zookeeper: str, folder: Path, release: Release, random: Random)
         "log.dirs": f"{logs}-{{id}}",
         "replica.lag.time.max.ms": "3000",
         "zookeeper.session.timeout.ms": "4000",
-        "inter.broker.protocol.version": release.inter_broker_protocol_version,
+        **OFFSETS_TOPIC,
+        **release.protocol,
         "auto.leader.rebalance.enable": "false",
     }
     if release.has_control_plane:

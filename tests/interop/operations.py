@@ -24,7 +24,7 @@ from kce.harness.members import InProcessMember
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.znodes import CONTROLLER, topic_path
 from tests.clusters import is_registered, request
-from tests.interop.real_kafka import RELEASES, VERSION, RealBroker, Release, kafka_jars
+from tests.interop.real_kafka import OFFSETS_TOPIC, RELEASES, VERSION, RealBroker, Release, kafka_jars
 from tests.interop.records import Ledger, Traffic, consume_in_group
 from tests.interop.tools import ELECTION, REASSIGN, TOPICS, Tools
 
@@ -172,7 +172,7 @@ class Peers:
 
 def of_release(release: Release) -> dict[str, str | None]:
     """Properties of our nodes beside it."""
-    properties: dict[str, str | None] = {"inter.broker.protocol.version": release.inter_broker_protocol_version}
+    properties: dict[str, str | None] = {**release.protocol}
     if not release.has_control_plane:
         properties |= {
             "listeners": "DATA://127.0.0.1:0",
@@ -209,6 +209,7 @@ async def peers(
         settings: dict[str, str | None] = {
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "auto.leader.rebalance.enable": "false",  # as on the real ones: leaders move when the operations say so
+            **OFFSETS_TOPIC,
             **of_release(release),
             **(properties or {}),
         }
@@ -280,7 +281,7 @@ async def produce_and_consume(p: Peers) -> str:
 async def _group_of_a_real_broker(p: Peers) -> str:
     """Ask broker 1 for coordinators, which makes it create the offsets topic.
 
-    A partition of that topic may be on node 100, which coordinates no groups: the group is one of another partition.
+    The group is one that node 100 does not coordinate: that is killed later.
     """
     groups = [f"readers-{i}" for i in range(20)]
     found: list[str] = []

@@ -5,6 +5,7 @@ Needs Java and nothing else. Jars are cached below $XDG_CACHE_HOME (~/.cache) an
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,6 +30,13 @@ class Release:
     inter_broker_protocol_version: str
     has_control_plane: bool = True
     is_idempotent: bool = True
+
+    @property
+    def protocol(self) -> dict[str, str]:
+        """Properties of brokers of 3.9 beside it; before 0.11 the format of records follows (rule B3.23)."""
+        version = self.inter_broker_protocol_version
+        formats = {"log.message.format.version": version} if version.startswith("0.10") else {}
+        return {"inter.broker.protocol.version": version} | formats
 
 
 VERSION = "3.9.1"
@@ -73,8 +81,16 @@ RELEASES = {
         ),
     )
 }
+_STREAMS = (
+    ("org.apache.kafka", "kafka-streams", VERSION),
+    ("org.apache.kafka", "connect-runtime", VERSION),
+    ("org.apache.kafka", "connect-file", VERSION),
+    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
+)
 #: of a JVM that lives for a test: quick to start, small
 SHORT_LIVED = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: a node of ours beside them needs the same, or it knows other coordinators
+OFFSETS_TOPIC = {"offsets.topic.num.partitions": "5", "offsets.topic.replication.factor": "1"}
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
@@ -95,26 +111,38 @@ log4j.logger.state.change.logger=TRACE
 
 def kafka_jars(version: str = VERSION) -> Path:
     """The folder with Kafka's jars, fetched if this machine does not have it yet."""
+    return _fetched(f"kafka-{version}", RELEASES[version].artifacts)
+
+
+def streams_jars() -> Path:
+    """The folder with the jars of Kafka Streams and Kafka Connect, fetched if this machine does not have it yet."""
+    return _fetched(f"streams-{VERSION}", _STREAMS)
+
+
+def _fetched(name: str, artifacts: Sequence[tuple[str, str, str]]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafka-controller-emulator"
-    folder = cache / f"kafka-{version}"
-    done = folder / ".complete"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        ivy = folder / "ivy.xml"
-        dependencies = "\n".join(_DEPENDENCY.format(*artifact) for artifact in RELEASES[version].artifacts)
-        ivy.write_text(_IVY.format(dependencies=dependencies))
-        (jar,) = spark_jars().glob("ivy-*.jar")
-        command = [find_java(), "-jar", str(jar), "-cache", str(cache / "ivy"), "-ivy", str(ivy)]
-        ran = subprocess.run(
-            [*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"],
-            capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
-        if ran.returncode or not list(folder.glob(f"kafka-clients-{version}.jar")):
-            raise RuntimeError(
-                f"Kafka {version} could not be fetched from Maven Central:\n{ran.stdout[-2000:]}{ran.stderr}"
-            )
-        done.touch()
+    folder = cache / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (cache / "ivy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes of Ivy break each other's downloads
+        done = folder / ".complete"
+        if not done.exists():
+            _fetch(name, artifacts, folder, cache / "ivy")
+            done.touch()
     return folder
+
+
+def _fetch(name: str, artifacts: Sequence[tuple[str, str, str]], folder: Path, cache: Path) -> None:
+    ivy = folder / "ivy.xml"
+    ivy.write_text(_IVY.format(dependencies="\n".join(_DEPENDENCY.format(*artifact) for artifact in artifacts)))
+    (jar,) = spark_jars().glob("ivy-*.jar")
+    command = [find_java(), "-jar", str(jar), "-cache", str(cache), "-ivy", str(ivy)]
+    ran = subprocess.run(
+        [*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    if ran.returncode or not list(folder.glob("kafka-clients-*.jar")):
+        raise RuntimeError(f"{name} could not be fetched from Maven Central:\n{ran.stdout[-2000:]}{ran.stderr}")
 
 
 class RealBroker:
@@ -153,8 +181,7 @@ class RealBroker:
             "zookeeper.session.timeout.ms": 4000,
             "log.dirs": self.folder / "data",
             "replica.lag.time.max.ms": 3000,
-            "offsets.topic.num.partitions": 5,
-            "offsets.topic.replication.factor": 1,
+            **OFFSETS_TOPIC,
             "controlled.shutdown.retry.backoff.ms": 200,
             "log.cleaner.dedupe.buffer.size": 4000000,
             "group.initial.rebalance.delay.ms": 200,
@@ -187,7 +214,7 @@ class RealBroker:
         """The address for clients."""
         return f"127.0.0.1:{self.data_port}"
 
-    async def start(self) -> None:
+    async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         earlier = len(self.log)
         command = [
             find_java(), *self._jvm, "-Dzookeeper.sasl.client=false",
@@ -200,7 +227,7 @@ class RealBroker:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=0, cwd=self.folder
             )
         self._guard.watch(self._process.pid)
-        with trio.fail_after(START_TIMEOUT_S):
+        with trio.fail_after(timeout_s):
             while "started (kafka.server.KafkaServer)" not in self.log[earlier:]:
                 if self._process.poll() is not None:
                     out_text = (self.folder / "out.log").read_text()
@@ -214,11 +241,11 @@ class RealBroker:
             self._process.wait()
             self._guard.forget(self._process.pid)
 
-    async def shut_down(self) -> None:
-        """Its own orderly end, controlled shutdown included."""
+    async def shut_down(self, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> None:
+        """Its own orderly end, controlled shutdown included. Raises trio.TooSlowError."""
         assert self._process is not None
         self._process.terminate()
-        with trio.fail_after(SHUTDOWN_TIMEOUT_S):
+        with trio.fail_after(timeout_s):
             await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
         self._guard.forget(self._process.pid)
 

@@ -26,7 +26,7 @@ PROPERTIES = {
     "auto.leader.rebalance.enable": "false",
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "2000",
-    "zookeeper.session.timeout.ms": "2000",
+    "zookeeper.session.timeout.ms": "4000",
 }
 PARTITIONS = 3
 #: records of a request to produce

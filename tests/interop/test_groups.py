@@ -112,7 +112,7 @@ async def coordinator(cluster: Cluster) -> int:
 async def test_librdkafka_shares_partitions_and_resumes(tmp_path: Path) -> None:
     """Three share six partitions, one crashes, one leaves; the coordinator dies; the next reader resumes."""
     in_thread = trio.to_thread.run_sync
-    async with Cluster(3, properties={**PROPERTIES, "zookeeper.session.timeout.ms": "2000"}) as cluster:
+    async with Cluster(3, properties={**PROPERTIES, "zookeeper.session.timeout.ms": "4000"}) as cluster:
         await cluster.wait_for_controller()
         await cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         bootstrap = cluster.bootstrap_servers()

@@ -1,145 +1,67 @@
-"""Transactions of librdkafka, unchanged: copies that are exactly once, though brokers die; fencing; Kafka's tools."""
+"""Transactions of librdkafka and of Kafka's own client, unchanged: copies that are exactly once, though brokers die.
+
+And fencing, and Kafka's tools.
+"""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 import trio
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
-from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC, partition_for
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, partition_for
 from kce.harness import Cluster
+from tests.interop.copiers import (
+    ID,
+    INPUT,
+    LIMIT_S,
+    OFFSETS_PARTITIONS,
+    OUTPUT,
+    PARTITIONS,
+    PROPERTIES,
+    RECORDS,
+    STATE_PARTITIONS,
+    Copier,
+    JavaCopier,
+    fill,
+    producer,
+    read,
+)
 from tests.interop.tools import Tools
 
 pytestmark = pytest.mark.slow
 
-INPUT, OUTPUT, GROUP, ID = "input", "output", "copiers", "copier"
-PARTITIONS = 3
-STATE_PARTITIONS = 4
-RECORDS = 60
-LIMIT_S = 120
-PROPERTIES = {
-    "transaction.state.log.num.partitions": str(STATE_PARTITIONS),
-    "offsets.topic.num.partitions": "3",
-    "group.min.session.timeout.ms": "1000",
-    "zookeeper.session.timeout.ms": "2000",
-}
 
-
-def producer(bootstrap: str) -> Producer:
-    made = Producer(
-        {
-            "bootstrap.servers": bootstrap, "transactional.id": ID, "transaction.timeout.ms": 60_000,
-            "reconnect.backoff.max.ms": 500, "topic.metadata.refresh.interval.ms": 1000, "log_level": 0,
-        }
-    )  # fmt: skip
-    made.init_transactions(LIMIT_S)
-    return made
-
-
-def consumer(bootstrap: str, group: str, isolation: str = "read_committed") -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap, "group.id": group, "isolation.level": isolation,
-            "auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 500, "reconnect.backoff.max.ms": 500,
-            "topic.metadata.refresh.interval.ms": 1000, "log_level": 0, "enable.partition.eof": True,
-        }
-    )  # fmt: skip
-
-
-def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[int]:
-    """All that such a reader sees up to the end of each partition."""
-    reader = consumer(bootstrap, "reader", isolation)
-    values = []
-    try:
-        for number in range(PARTITIONS):
-            reader.assign([TopicPartition(topic, number, 0)])
-            deadline = time.monotonic() + LIMIT_S
-            while True:
-                assert time.monotonic() < deadline, f"{topic}-{number} cannot be read to its end"
-                message = reader.poll(0.2)
-                if message is None:
-                    continue
-                error = message.error()
-                if error is None:
-                    values.append(int(message.value() or b""))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    break
-    finally:
-        reader.close()
-    return sorted(values)
-
-
-def fill(bootstrap: str) -> None:
-    plain = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for value in range(RECORDS):
-        plain.produce(INPUT, str(value), partition=value % PARTITIONS)
-    assert plain.flush(LIMIT_S) == 0
-
-
-def repeated(action: object, *args: object) -> bool:
-    """Whether it succeeded, after any number of repetitions; False if the transaction is to be aborted."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            action(*args)  # type: ignore[operator]
-        except KafkaException as e:
-            error = e.args[0]
-            if error.txn_requires_abort():
-                return False
-            if not error.retriable() or time.monotonic() > deadline:
-                raise
-        else:
-            return True
-
-
-class Copier:
-    """Consume, transform, produce: some records in each transaction, with the offsets of what was read."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._producer = producer(bootstrap)
-        self._consumer = consumer(bootstrap, GROUP)
-        self._consumer.subscribe([INPUT])
-        self.copied = 0
-        self.transactions = 0
-
-    def copy(self, count: int) -> None:
-        """Until at least so many are copied."""
-        deadline = time.monotonic() + LIMIT_S
-        while self.copied < count:
-            assert time.monotonic() < deadline, f"{self.copied} of {count} are copied"
-            messages = [m for m in self._consumer.consume(5, 0.5) if m.error() is None]
-            if messages:
-                self._copy([int(m.value() or b"") for m in messages])
-
-    def _copy(self, values: list[int]) -> None:
-        self.transactions += 1
-        self._producer.begin_transaction()
-        for value in values:
-            self._producer.produce(OUTPUT, str(value), partition=value % PARTITIONS)
-        offsets = self._consumer.position(self._consumer.assignment())
-        metadata = self._consumer.consumer_group_metadata()
-        is_sent = repeated(self._producer.send_offsets_to_transaction, offsets, metadata, 10)
-        if is_sent and self.transactions % 3 and repeated(self._producer.commit_transaction, 10):
-            self.copied += len(values)
-            return
-        assert repeated(self._producer.abort_transaction, 10)
-        committed = self._consumer.committed(self._consumer.assignment(), timeout=LIMIT_S)
-        for partition in committed:
-            self._consumer.seek(TopicPartition(partition.topic, partition.partition, max(partition.offset, 0)))
-
-    def close(self) -> None:
-        self._consumer.close()
+async def leader(cluster: Cluster, topic: str, partition: int) -> int:
+    (found,) = await cluster.describe_topics([topic])
+    leadership = found.partitions[partition].leadership
+    assert leadership is not None
+    return leadership.leader_and_isr.leader
 
 
 async def coordinator(cluster: Cluster) -> int:
-    (topic,) = await cluster.describe_topics([TRANSACTION_STATE_TOPIC])
-    leadership = topic.partitions[partition_for(ID, STATE_PARTITIONS)].leadership
-    assert leadership is not None
-    return leadership.leader_and_isr.leader
+    return await leader(cluster, TRANSACTION_STATE_TOPIC, partition_for(ID, STATE_PARTITIONS))
+
+
+async def group_coordinator(cluster: Cluster) -> int:
+    """Of the group that is named like the id."""
+    return await leader(cluster, GROUP_METADATA_TOPIC, partition_for(ID, OFFSETS_PARTITIONS))
+
+
+async def output_leader(cluster: Cluster) -> int:
+    return await leader(cluster, OUTPUT, 0)
+
+
+async def separate_coordinators(cluster: Cluster) -> None:
+    """Node 1 coordinates groups; node 2, 3 if that is killed, coordinates transactions (see Copier)."""
+    for topic, partitions, replicas in (
+        (GROUP_METADATA_TOPIC, OFFSETS_PARTITIONS, [1, 2, 3]),
+        (TRANSACTION_STATE_TOPIC, STATE_PARTITIONS, [2, 3, 1]),
+    ):
+        assignment = dict.fromkeys(range(partitions), replicas)
+        await cluster.create_topic(topic, assignment=assignment, config={"cleanup.policy": "compact"})
 
 
 async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: str) -> None:
@@ -148,6 +70,7 @@ async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: s
     properties = {**PROPERTIES, "log.dirs": f"{tmp_path}/logs-{{id}}"}
     async with Cluster(3, zookeeper=f"{zookeeper}/copy", properties=properties) as cluster:
         await cluster.wait_for_controller()
+        await separate_coordinators(cluster)
         for topic in (INPUT, OUTPUT):
             await cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
         bootstrap = cluster.bootstrap_servers()
@@ -157,6 +80,7 @@ async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: s
             await in_thread(copier.copy, RECORDS // 3)
             for part in (2, 3):
                 doomed = await coordinator(cluster)
+                assert doomed != await group_coordinator(cluster)
                 await cluster.kill(doomed)
                 await in_thread(copier.copy, part * RECORDS // 3)
                 await cluster.start(doomed)
@@ -164,9 +88,9 @@ async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: s
             await in_thread(copier.close)
         assert await in_thread(read, bootstrap, OUTPUT) == list(range(RECORDS))
         assert copier.transactions > 2
-        leader = await coordinator(cluster)
+        last = await coordinator(cluster)
     number = partition_for(ID, STATE_PARTITIONS)
-    path = tmp_path / f"logs-{leader}" / f"{TRANSACTION_STATE_TOPIC}-{number}" / f"{0:020}.log"
+    path = tmp_path / f"logs-{last}" / f"{TRANSACTION_STATE_TOPIC}-{number}" / f"{0:020}.log"
     dumped = await in_thread(
         tools.run, "kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--print-data-log", "--files", str(path)
     )
@@ -175,6 +99,32 @@ async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: s
             if any(f"state={state}" in line for line in states)} == {
         "Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "PrepareAbort", "CompleteAbort",
     }  # fmt: skip
+
+
+async def test_kafkas_own_client_copies_exactly_once(tmp_path: Path, zookeeper: str) -> None:
+    """Coordinators of transactions and of groups, and a leader, are killed -9 while it copies, one after another."""
+    in_thread = trio.to_thread.run_sync
+    doomed = (coordinator, group_coordinator, output_leader)
+    async with Cluster(3, zookeeper=f"{zookeeper}/java-copy", properties=PROPERTIES, processes=True) as cluster:
+        await cluster.wait_for_controller()
+        for topic in (INPUT, OUTPUT):
+            await cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+        bootstrap = cluster.bootstrap_servers()
+        await in_thread(fill, bootstrap)
+        copier = JavaCopier(bootstrap, tmp_path / "copier.log")
+        try:
+            for part, who in enumerate(doomed):
+                start, end = part * RECORDS // len(doomed), (part + 1) * RECORDS // len(doomed)
+                copier.start(end)
+                await in_thread(copier.wait, start + 1)
+                victim = await who(cluster)
+                await cluster.kill(victim)
+                await in_thread(copier.wait, end)
+                await cluster.start(victim)
+        finally:
+            await in_thread(copier.kill)
+        assert await in_thread(read, bootstrap, OUTPUT) == list(range(RECORDS))
+        assert len(await in_thread(read, bootstrap, OUTPUT, "read_uncommitted")) > RECORDS, "some were aborted"
 
 
 async def test_the_first_producer_is_fenced_by_the_second(zookeeper: str) -> None:

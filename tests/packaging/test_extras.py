@@ -64,10 +64,12 @@ def python(code: str) -> str:
 def test_extras_agree_with_pyproject() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     brought = {
-        (Requirement(line).name.replace("-", "_"), extra) for extra in ("pytest", "spark") for line in declared[extra]
+        (Requirement(line).name.replace("-", "_"), extra)
+        for extra in ("pkcs12", "pytest", "spark")
+        for line in declared[extra]
     }
     assert brought - {("pytest", "pytest")} == set(EXTRA_OF.items())
-    assert declared["all"] == ["kafka-controller-emulator[pytest,spark]"]
+    assert declared["all"] == ["kafka-controller-emulator[pkcs12,pytest,spark]"]
 
 
 def test_only_the_listed_modules_need_the_spark_extra() -> None:

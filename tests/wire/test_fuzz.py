@@ -122,7 +122,7 @@ def test_records(seed: int, check_crc: bool) -> None:
             input_bytes, measured=i == 0, allowed=allowed,
         )  # fmt: skip
         if isinstance(result, wire.WireError):
-            assert type(result) in (wire.CorruptRecord, wire.LimitExceeded)
+            assert isinstance(result, (wire.CorruptRecord, wire.LimitExceeded))
             assert re.match(r"batch (of offset -?\d+ )?at byte \d+: ", str(result)), input_bytes.hex()
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kce import wire
 from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
 from kce.wire.lz4_frame import xxh32
-from kce.wire.record_batch import read_varint, varint
+from kce.wire.record_batch import read_varint, varint, write_values
 from kce.wire.records import spans
 from tests.captures.samples import CAPTURES
 from tests.sampling import examples
@@ -387,3 +387,24 @@ def test_record_sets_in_captures_round_trip(name: str) -> None:
                         assert wire.write_records(batch) == bytes(data or b"")[span.start : span.end]
                 assert not rest
     assert found > 20
+
+
+# values by key
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("count", [1, 2, 200])
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_values_are_written_as_their_records_are(count: int, codec: Codec, is_transactional: bool) -> None:
+    values = {b"key-%d" % i: None if i % 5 == 4 else b"v" * i * 3 for i in range(count)}
+    producer = {"producer_id": 2**40, "producer_epoch": 7, "base_sequence": 0} if is_transactional else {}
+    records = (Record(offset=i, timestamp=1_700_000_000_000, key=k, value=v) for i, (k, v) in enumerate(values.items()))
+    expected = RecordBatch.of(*records, codec=codec, is_transactional=is_transactional, **producer)
+    written = write_values(values, 1_700_000_000_000, codec, is_transactional=is_transactional, **producer)
+    assert written == wire.write_records(expected)
+
+
+@pytest.mark.parametrize(("values", "epoch"), [({}, 0), ({b"k": b"v"}, 2**15)])
+def test_values_that_make_no_batch(values: dict[bytes, bytes | None], epoch: int) -> None:
+    with pytest.raises(wire.EncodeError):
+        write_values(values, 0, producer_epoch=epoch)

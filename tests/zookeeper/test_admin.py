@@ -17,7 +17,7 @@ from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import MAX_PARTITIONS, AdminError
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import ReplicaAssignment, TopicAssignment
-from kce.zookeeper.store import MAX_REQUEST_BYTES, Create, Op, StoreError
+from kce.zookeeper.store import MAX_REQUEST_BYTES, Create, MultiFailed, Op, StoreError
 from tests.controller.support import broker, world
 from tests.zookeeper.conformance.topics import refusal
 
@@ -110,10 +110,41 @@ async def test_a_node_that_is_only_a_controller_takes_no_replicas(autojump_clock
 async def test_a_topic_that_cannot_be_written(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
 
-        async def refused(ops: Sequence[Op], **_: object) -> list[StoreError]:
+        async def refused(groups: Sequence[Sequence[Op]]) -> list[MultiFailed]:
             await trio.lowlevel.checkpoint()
-            return [StoreError("no")] * len(ops)
+            return [MultiFailed(1, StoreError("no"))] * len(groups)
 
-        monkeypatch.setattr(w.zk.store, "write", refused)
+        monkeypatch.setattr(w.zk.store, "multi", refused)
         with pytest.raises(StoreError, match="no"):
             await admin.write_topic(w.zk, "t", {0: [1]}, {}, None)
+
+
+def test_a_topic_without_partitions_does_not_exist() -> None:
+    for found in (None, TopicAssignment("t", None, {})):
+        with pytest.raises(AdminError, match="The topic 't' does not exist") as refused:
+            admin.planned_partitions("t", found, {1: None}, 2, None, random=Random(0))
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_each_added_partition_has_as_many_replicas_as_the_first() -> None:  # rule 10.14
+    found = TopicAssignment("t", None, {0: ReplicaAssignment((1,))})
+    with pytest.raises(AdminError, match="every partition needs 1 replicas, as many as partition 0") as refused:
+        admin.planned_partitions("t", found, {1: None, 2: None}, 3, [[1], [1, 2]], random=Random(0))
+    assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+async def test_a_topic_that_cannot_be_written_is_an_error(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configuration is there, so that it is written in steps."""
+    async with world(brokers=(1,)) as w:
+        await w.zk.put_config("topics", "t", {})
+        write = w.zk.store.write
+
+        async def denied(ops: Sequence[Op]) -> Sequence[object]:
+            return [StoreError(f"{op.path} is denied") if op.path == "/brokers/topics/t" else (await write([op]))[0]
+                    for op in ops]  # fmt: skip
+
+        monkeypatch.setattr(w.zk.store, "write", denied)
+        with pytest.raises(StoreError, match="/brokers/topics/t is denied"):
+            await admin.create_topic(w.zk, "t", assignment={0: [1]}, random=Random(0))

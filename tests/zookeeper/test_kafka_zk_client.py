@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,9 @@ from kce.wire.metadata_version import LATEST
 from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.model import BrokerId
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership, TopicPartition
 from kce.zookeeper.registration import BrokerIdInUse
-from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError
+from kce.zookeeper.store import Check, Create, Delete, Op, OpResult, SetData, StoreError
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from tests.controller.support import broker
 from tests.zookeeper.conformance.nodes import Fixture, f
@@ -28,15 +30,76 @@ async def test_a_node_below_a_topic_that_is_being_deleted(f: Fixture) -> None:  
 
     async def create_meanwhile(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
         nonlocal created
-        if ops and ops[0].path == "/brokers/topics/t/partitions" and not created:
+        if ops and ops[0].path == "/brokers/topics/t/partitions/0/state" and not created:
             created = True
             await write([Create("/brokers/topics/t/partitions/1")])
         return await write(ops, fence=fence)
 
     f.zk.store.write = create_meanwhile  # type: ignore[method-assign]
-    await f.zk.delete_topic_nodes("t", f.fence)
+    await f.zk.delete_topic_nodes(["t"], f.fence)
     assert created
     assert await f.zk.store.exists(["/brokers/topics/t"]) == [None]
+
+
+def calls_of(f: Fixture, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the store is asked, by method, and of how many written operations."""
+    calls: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        plain = getattr(f.zk.store, name)
+
+        def counted(of: Sequence[Any], **more: Any) -> Any:
+            calls[name] += 1
+            calls["operations"] += len(of) if name == "write" else 0
+            return plain(of, **more)
+
+        monkeypatch.setattr(f.zk.store, name, counted)
+
+    for name in ("get_children", "write", "multi"):
+        count(name)
+    return calls
+
+
+@pytest.mark.parametrize("left", ["everything", "no configuration", "no marker"])
+async def test_many_topics_are_deleted_together(
+    f: Fixture, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:  # rule 10.48
+    topics = [f"t{number}" for number in range(60)]
+    before = f.tree()
+    for topic in topics:
+        await f.put(f"/brokers/topics/{topic}/partitions/0/state")
+        await f.put(f"/config/topics/{topic}")
+        await f.put(f"/admin/delete_topics/{topic}")
+    missing = {"no configuration": "/config/topics/t7", "no marker": "/admin/delete_topics/t7"}.get(left)
+    if missing is not None:
+        await f.zk.store.write([Delete(missing)])
+    calls = calls_of(f, monkeypatch)
+    await f.zk.delete_topic_nodes(topics, f.fence)
+    assert f.tree().keys() == before.keys()
+    if missing is None:
+        assert calls == {"get_children": 4, "write": 1, "operations": 3 * len(topics), "multi": 2}
+
+
+async def test_states_of_a_new_topic_are_made_together(
+    f: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 1.30
+    await f.put("/brokers/topics/t")
+    calls = calls_of(f, monkeypatch)
+    state = Leadership(LeaderAndIsr(BrokerId(1), (BrokerId(1),)), ControllerEpoch(1))
+    first, second, third = (TopicPartition("t", number) for number in range(3))
+    assert await f.zk.create_partition_states({first: state, second: state}, f.fence) == {first: None, second: None}
+    assert calls == {"write": 1, "operations": 5}
+    assert await f.zk.create_partition_states({third: state}, f.fence) == {third: None}
+    assert calls == {"write": 2, "operations": 5 + 2}
+
+
+async def test_states_are_made_whatever_parent_is_missing(f: Fixture) -> None:  # rule 1.30
+    """A topic that lost its first partition has none of the parents."""
+    await f.put("/brokers/topics/t")
+    state = Leadership(LeaderAndIsr(BrokerId(1), (BrokerId(1),)), ControllerEpoch(1))
+    later = TopicPartition("t", 5)
+    assert await f.zk.create_partition_states({later: state}, f.fence) == {later: None}
+    assert await f.zk.get_partition_states([later]) == {later: state}
 
 
 async def test_an_address_belongs_to_one_broker(f: Fixture) -> None:  # rule 1.24

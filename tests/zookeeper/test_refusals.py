@@ -119,7 +119,7 @@ WRITES: dict[str, Operation] = {
     "delete": lambda zk: zk.delete(["/brokers/topics/a/partitions/0/state"], FENCE),
     "delete, not fenced": lambda zk: zk.delete(["/brokers/topics/a/partitions/0/state"], UNFENCED),
     "delete_controller": lambda zk: zk.delete_controller(FENCE),
-    "delete_topic_nodes": lambda zk: zk.delete_topic_nodes("a", FENCE),
+    "delete_topic_nodes": lambda zk: zk.delete_topic_nodes(["a"], FENCE),
     "set_partition_reassignment": lambda zk: admin_nodes.set_partition_reassignment(zk, {}, FENCE),
     "delete_partition_reassignment": lambda zk: admin_nodes.delete_partition_reassignment(zk, FENCE),
     "delete_preferred_replica_election": lambda zk: admin_nodes.delete_preferred_replica_election(zk, FENCE),
@@ -147,7 +147,6 @@ READS: dict[str, Operation] = {
     "get_preferred_replica_election": lambda zk: admin_nodes.get_preferred_replica_election(zk),
     "allocate_producer_ids": lambda zk: admin_nodes.allocate_producer_ids(zk, BrokerId(1)),
     "create_topic": WRITES["create_topic"],
-    "delete_topic": WRITES["delete_topic"],
 }
 
 
@@ -176,7 +175,7 @@ async def test_each_refusal_is_raised(kind: str, operation: Operation) -> None:
 async def test_states_that_are_refused_are_told_by_partition() -> None:  # rules 1.30, 1.50, 1.51
     zk, store = await cluster()
     states = {TopicPartition("a", number): STATE for number in (1, 2)}
-    store.kind, store.refused = "write", 4  # the nodes of the topic and of both partitions come first
+    store.kind, store.refused = "write", 3  # the nodes of both partitions come first
     created = await zk.create_partition_states(states, FENCE)
     assert [type(error) for error in created.values()] == [type(None), NoAuth]
     store.count = 0
@@ -225,7 +224,6 @@ async def test_a_registration_whose_answer_was_lost_is_ours_in_the_next_session_
 UNWATCHED: dict[str, Operation] = {
     "create_topic": WRITES["create_topic"],
     "create_topic that is placed": lambda zk: admin.create_topic(zk, "b", random=Random(1)),
-    "delete_topic": WRITES["delete_topic"],
     "describe_topics": lambda zk: admin.describe_topics(zk),
     "check_endpoints_free": lambda zk: zk.check_endpoints_free(broker(3)),
 }

@@ -19,37 +19,86 @@ from kce.wire.configuration.definitions import (
     allowed_values,
 )
 
+#: in the properties of a broker they have no effect, in Kafka either (rule B8.18)
+ONLY_DYNAMIC: Final = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+
+#: Kafka reads them without a definition: a value that is not allowed is not refused when a broker starts
+UNDEFINED: Final = ONLY_DYNAMIC | {"allow.everyone.if.no.acl.found", "super.users"}
+
 # Columns: name; type; default: - for none, max for the largest value of the type, empty; allowed values; where it may
 # change at run time; whether DescribeConfigs lists it; which parsers read it.
 _TABLE: Final[Mapping[Support, str]] = {
     Support.LIVE: """
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer cluster described topics
 follower.replication.throttled.rate long max any broker described broker
 leader.replication.throttled.rate long max any broker described broker
+log.cleaner.backoff.ms long 15000 0.. cluster described logs
+log.cleaner.dedupe.buffer.size long 134217728 any cluster described broker,logs
+log.cleaner.delete.retention.ms long 86400000 0.. cluster described topics
+log.cleaner.max.compaction.lag.ms long max 1.. cluster described topics
+log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described topics
+log.cleaner.min.compaction.lag.ms long 0 0.. cluster described topics
+log.cleanup.policy list delete compact|delete cluster described topics
+log.flush.interval.messages long max 1.. cluster described topics
+log.flush.interval.ms long - 0.. cluster described topics
+log.index.interval.bytes int 4096 0.. cluster described topics
+log.index.size.max.bytes int 10485760 4.. cluster described topics
+log.message.downconversion.enable boolean true any cluster described topics
+log.message.timestamp.after.max.ms long max 0.. cluster described topics
+log.message.timestamp.before.max.ms long max 0.. cluster described topics
+log.message.timestamp.difference.max.ms long max 0.. cluster described topics
+log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described topics
+log.retention.bytes long -1 any cluster described topics
+log.retention.ms long - -1.. cluster described broker,topics
+log.roll.jitter.ms long - 0.. cluster described topics
+log.roll.ms long - 1.. cluster described topics
+log.segment.bytes int 1073741824 14.. cluster described topics
+log.segment.delete.delay.ms long 60000 0.. cluster described topics
 max.connection.creation.rate int max 0.. cluster described broker
 max.connections int max 0.. cluster described broker
 max.connections.per.ip int max 0.. cluster described broker
 max.connections.per.ip.overrides string empty any cluster described broker
+message.max.bytes int 1048588 0.. cluster described topics
+min.insync.replicas int 1 1.. cluster described topics
+num.io.threads int 8 1.. cluster described broker
+producer.id.expiration.ms int 86400000 1.. cluster described logs
 replica.alter.log.dirs.io.max.bytes.per.second long max any broker described broker
+transaction.partition.verification.enable boolean true any cluster described broker
 unclean.leader.election.enable boolean false any cluster described controller
 """,
     Support.HONOURED: """
 advertised.listeners string - any broker described broker
+allow.everyone.if.no.acl.found boolean false any static hidden broker
 alter.log.dirs.replication.quota.window.num int 11 1.. static hidden broker
 alter.log.dirs.replication.quota.window.size.seconds int 1 1.. static hidden broker
+authorizer.class.name class - kafka.security.authorizer.AclAuthorizer| static described broker
+auto.create.topics.enable boolean true any static described broker
 auto.leader.rebalance.enable boolean true any static described controller
 broker.id int -1 -1.. static described broker
 broker.id.generation.enable boolean true any static described broker
 broker.rack string - any static described broker
-compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer cluster described topics
-connections.max.idle.ms long 600000 -1|1.. static described broker
+connection.failed.authentication.delay.ms int 100 0.. static described broker
+connections.max.idle.ms long 600000 any static described broker
+connections.max.reauth.ms long 0 any static described broker
 control.plane.listener.name string - any static described broker
 controlled.shutdown.enable boolean true any static described broker
-controlled.shutdown.max.retries int 3 0.. static described broker
+controlled.shutdown.max.retries int 3 any static described broker
 controlled.shutdown.retry.backoff.ms long 5000 0.. static described broker
 controller.quota.window.num int 11 1.. static described broker
 controller.quota.window.size.seconds int 1 1.. static described broker
 controller.socket.timeout.ms int 30000 1.. static described broker
 default.replication.factor int 1 1..32767 static described broker
+delegation.token.expiry.check.interval.ms long 3600000 1.. static hidden broker
+delegation.token.expiry.time.ms long 86400000 1.. static hidden broker
+delegation.token.master.key password - any static hidden broker
+delegation.token.max.lifetime.ms long 604800000 1.. static hidden broker
+delegation.token.secret.key password - any static hidden broker
 delete.topic.enable boolean true any static described broker
 fetch.max.bytes int 57671680 1024.. static described broker
 group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown static hidden broker
@@ -62,46 +111,22 @@ inter.broker.protocol.version string 3.9-IV0 any static described broker
 kce.controller.only boolean false any static hidden node
 kce.metrics.port int - 0..65535 static hidden node
 leader.imbalance.check.interval.seconds long 300 1.. static described controller
-leader.imbalance.per.broker.percentage int 10 0.. static described controller
+leader.imbalance.per.broker.percentage int 10 any static described controller
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
 listeners string PLAINTEXT://:9092 any broker described broker
-log.cleaner.backoff.ms long 15000 0.. cluster hidden logs
-log.cleaner.dedupe.buffer.size long 134217728 any cluster described logs
-log.cleaner.delete.retention.ms long 86400000 0.. cluster described topics
 log.cleaner.enable boolean true any static described logs
-log.cleaner.max.compaction.lag.ms long max 1.. cluster described topics
-log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described topics
-log.cleaner.min.compaction.lag.ms long 0 0.. cluster described topics
-log.cleanup.policy list delete compact|delete cluster described topics
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
-log.flush.interval.messages long max 1.. cluster described topics
-log.flush.interval.ms long - 0.. cluster described topics
 log.flush.offset.checkpoint.interval.ms int 60000 0.. static described logs
 log.flush.scheduler.interval.ms long max 0.. static described logs,topics
 log.flush.start.offset.checkpoint.interval.ms int 60000 0.. static described logs
-log.index.interval.bytes int 4096 0.. cluster described topics
-log.index.size.max.bytes int 10485760 4.. cluster described topics
 log.initial.task.delay.ms long 30000 0.. static hidden logs
-log.message.downconversion.enable boolean true any cluster described topics
-log.message.timestamp.after.max.ms long max 0.. cluster described topics
-log.message.timestamp.before.max.ms long max 0.. cluster described topics
-log.message.timestamp.difference.max.ms long max 0.. cluster described topics
-log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described topics
-log.retention.bytes long -1 any cluster described topics
+log.message.format.version string 3.0-IV1 any static described broker,topics
 log.retention.check.interval.ms long 300000 1.. static described logs
-log.retention.hours int 168 any static described topics
-log.retention.minutes int - any static described topics
-log.retention.ms long - -1.. cluster described topics
+log.retention.hours int 168 any static described broker,topics
+log.retention.minutes int - any static described broker,topics
 log.roll.hours int 168 1.. static described topics
 log.roll.jitter.hours int 0 0.. static described topics
-log.roll.jitter.ms long - 0.. cluster described topics
-log.roll.ms long - 1.. cluster described topics
-log.segment.bytes int 1073741824 14.. cluster described topics
-log.segment.delete.delay.ms long 60000 0.. cluster described topics
-message.max.bytes int 1048588 0.. cluster described topics
-min.insync.replicas int 1 1.. cluster described topics
-num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
 num.replica.fetchers int 1 any cluster described broker
@@ -116,7 +141,6 @@ offsets.topic.num.partitions int 50 1.. static described broker
 offsets.topic.replication.factor short 3 1.. static described broker
 offsets.topic.segment.bytes int 104857600 1.. static hidden broker
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
-producer.id.expiration.ms int 86400000 1.. cluster described logs
 queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 quota.window.num int 11 1.. static described broker
@@ -134,9 +158,29 @@ replication.quota.window.num int 11 1.. static hidden broker
 replication.quota.window.size.seconds int 1 1.. static hidden broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
+sasl.enabled.mechanisms list GSSAPI any broker described broker
+sasl.jaas.config password - any broker described broker
+sasl.mechanism.inter.broker.protocol string GSSAPI any broker described broker
+sasl.server.max.receive.size int 524288 any static described broker
 security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL static described broker
 socket.listen.backlog.size int 50 1.. static described broker
 socket.request.max.bytes int 104857600 1.. static described broker
+ssl.client.auth string none required|requested|none broker described broker
+ssl.enabled.protocols list TLSv1.2,TLSv1.3 TLSv1.2|TLSv1.3 broker described broker
+ssl.endpoint.identification.algorithm string https any broker described broker
+ssl.key.password password - any broker described broker
+ssl.keystore.certificate.chain password - any broker described broker
+ssl.keystore.key password - any broker described broker
+ssl.keystore.location string - any broker described broker
+ssl.keystore.password password - any broker described broker
+ssl.keystore.type string JKS any broker described broker
+ssl.principal.mapping.rules string DEFAULT any static hidden broker
+ssl.protocol string TLSv1.3 TLS|TLSv1.2|TLSv1.3 broker described broker
+ssl.truststore.certificates password - any broker described broker
+ssl.truststore.location string - any broker described broker
+ssl.truststore.password password - any broker described broker
+ssl.truststore.type string JKS any broker described broker
+super.users string empty any static hidden broker
 transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. static hidden broker
 transaction.max.timeout.ms int 900000 1.. static described broker
 transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1.. static hidden broker
@@ -161,23 +205,31 @@ zookeeper.ssl.truststore.type string - any static hidden zookeeper
 """,  # noqa: E501 - names of Java classes
     Support.REFUSED: """
 client.quota.callback.class class - any static hidden
+process.roles list empty broker|controller static hidden
+zookeeper.metadata.migration.enable boolean false any static hidden
 zookeeper.ssl.cipher.suites list - any static hidden
 zookeeper.ssl.crl.enable boolean false any static hidden
 zookeeper.ssl.enabled.protocols list - any static hidden
 zookeeper.ssl.ocsp.enable boolean false any static hidden
 """,
     Support.PROTECTION: """
-allow.everyone.if.no.acl.found boolean false any static hidden
 alter.config.policy.class.name class - any static hidden
-authorizer.class.name class - any static described
-connections.max.reauth.ms long 0 any static described
 create.topic.policy.class.name class - any static hidden
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder any broker described
-ssl.client.auth string none required|requested|none broker described
-super.users string empty any static hidden
+sasl.client.callback.handler.class class - any static hidden
+sasl.login.callback.handler.class class - any static hidden
+sasl.login.class class - any static hidden
+sasl.oauthbearer.expected.audience list - any static hidden
+sasl.oauthbearer.expected.issuer string - any static hidden
+sasl.oauthbearer.jwks.endpoint.url string - any static hidden
+sasl.oauthbearer.token.endpoint.url string - any static hidden
+sasl.server.callback.handler.class class - any static hidden
+security.providers string - any static hidden
+ssl.cipher.suites list empty any broker described
+ssl.engine.factory.class class - any broker described
+ssl.provider string - any broker described
 """,  # noqa: E501 - names of Java classes
     Support.IGNORED: """
-auto.create.topics.enable boolean true any static described
 auto.include.jmx.reporter boolean true any static hidden
 background.threads int 10 1.. cluster described
 broker.heartbeat.interval.ms int 2000 any static hidden
@@ -185,7 +237,6 @@ broker.session.timeout.ms int 9000 any static hidden
 compression.gzip.level int -1 -1|1..9 cluster described
 compression.lz4.level int 9 1..17 cluster described
 compression.zstd.level int 3 -131072..22 cluster described
-connection.failed.authentication.delay.ms int 100 0.. static described
 controller.listener.names string - any static hidden
 controller.quorum.append.linger.ms int 25 any static hidden
 controller.quorum.bootstrap.servers list empty any static hidden
@@ -195,11 +246,6 @@ controller.quorum.fetch.timeout.ms int 2000 any static hidden
 controller.quorum.request.timeout.ms int 2000 any static hidden
 controller.quorum.retry.backoff.ms int 20 any static hidden
 controller.quorum.voters list empty any static hidden
-delegation.token.expiry.check.interval.ms long 3600000 1.. static hidden
-delegation.token.expiry.time.ms long 86400000 1.. static hidden
-delegation.token.master.key password - any static hidden
-delegation.token.max.lifetime.ms long 604800000 1.. static hidden
-delegation.token.secret.key password - any static hidden
 delete.records.purgatory.purge.interval.requests int 1 any static described
 early.start.listeners string - any static hidden
 eligible.leader.replicas.enable boolean false any static hidden
@@ -233,14 +279,13 @@ group.share.session.timeout.ms int 45000 1.. static hidden
 initial.broker.registration.timeout.ms int 60000 any static hidden
 kafka.metrics.polling.interval.secs int 10 1.. static hidden
 kafka.metrics.reporters list empty any static hidden
-log.cleaner.io.buffer.load.factor double 0.9 any cluster hidden
-log.cleaner.io.buffer.size int 524288 0.. cluster hidden
-log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster hidden
-log.cleaner.threads int 1 0.. cluster described
+log.cleaner.io.buffer.load.factor double 0.9 any cluster described
+log.cleaner.io.buffer.size int 524288 0.. cluster described
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster described
+log.cleaner.threads int 1 0.. cluster described broker
 log.dir.failure.timeout.ms long 30000 1.. static hidden
 log.local.retention.bytes long -2 -2.. cluster described
 log.local.retention.ms long -2 -2.. cluster described
-log.message.format.version string 3.0-IV1 any static described
 log.preallocate boolean false any cluster described
 max.incremental.fetch.session.cache.slots int 1000 0.. static described broker
 max.request.partition.size.limit int 2000 1.. static hidden
@@ -253,11 +298,11 @@ metadata.log.segment.ms long 604800000 any static hidden
 metadata.max.idle.interval.ms int 500 0.. static hidden
 metadata.max.retention.bytes long 104857600 any static hidden
 metadata.max.retention.ms long 604800000 any static hidden
-metric.reporters list empty any cluster hidden
+metric.reporters list empty any cluster described
 metrics.num.samples int 2 1.. static hidden
 metrics.recording.level string INFO any static hidden
 metrics.sample.window.ms long 30000 1.. static hidden
-node.id int -1 any static hidden
+node.id int -1 any static hidden broker
 num.recovery.threads.per.data.dir int 1 1.. cluster described
 num.replica.alter.log.dirs.threads int - any static hidden
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding any static hidden
@@ -266,16 +311,15 @@ password.encoder.key.length int 128 8.. static hidden
 password.encoder.keyfactory.algorithm string - any static hidden
 password.encoder.old.secret password - any static hidden
 password.encoder.secret password - any static hidden
-process.roles list empty broker|controller static hidden
 producer.purgatory.purge.interval.requests int 1000 any static described
-remote.fetch.max.wait.ms int 500 1.. cluster hidden
-remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster hidden
+remote.fetch.max.wait.ms int 500 1.. cluster described
+remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster described
 remote.log.manager.copier.thread.pool.size int -1 -1|1.. static hidden
-remote.log.manager.copy.max.bytes.per.second long max 1.. cluster hidden
+remote.log.manager.copy.max.bytes.per.second long max 1.. cluster described
 remote.log.manager.copy.quota.window.num int 11 1.. static hidden
 remote.log.manager.copy.quota.window.size.seconds int 1 1.. static hidden
 remote.log.manager.expiration.thread.pool.size int -1 -1|1.. static hidden
-remote.log.manager.fetch.max.bytes.per.second long max 1.. cluster hidden
+remote.log.manager.fetch.max.bytes.per.second long max 1.. cluster described
 remote.log.manager.fetch.quota.window.num int 11 1.. static hidden
 remote.log.manager.fetch.quota.window.size.seconds int 1 1.. static hidden
 remote.log.manager.task.interval.ms long 30000 1.. static hidden
@@ -295,40 +339,27 @@ remote.log.storage.manager.class.path string - any static hidden
 remote.log.storage.manager.impl.prefix string rsm.config. any static hidden
 remote.log.storage.system.enable boolean false any static hidden
 replica.socket.receive.buffer.bytes int 65536 any static described
-sasl.client.callback.handler.class class - any static hidden
-sasl.enabled.mechanisms list GSSAPI any broker described
-sasl.jaas.config password - any broker described
-sasl.kerberos.kinit.cmd string /usr/bin/kinit any broker hidden
-sasl.kerberos.min.time.before.relogin long 60000 any broker hidden
-sasl.kerberos.principal.to.local.rules list DEFAULT any broker hidden
-sasl.kerberos.service.name string - any broker hidden
-sasl.kerberos.ticket.renew.jitter double 0.05 any broker hidden
-sasl.kerberos.ticket.renew.window.factor double 0.8 any broker hidden
-sasl.login.callback.handler.class class - any static hidden
-sasl.login.class class - any static hidden
+sasl.kerberos.kinit.cmd string /usr/bin/kinit any broker described
+sasl.kerberos.min.time.before.relogin long 60000 any broker described
+sasl.kerberos.principal.to.local.rules list DEFAULT any broker described
+sasl.kerberos.service.name string - any broker described
+sasl.kerberos.ticket.renew.jitter double 0.05 any broker described
+sasl.kerberos.ticket.renew.window.factor double 0.8 any broker described
 sasl.login.connect.timeout.ms int - any static hidden
 sasl.login.read.timeout.ms int - any static hidden
-sasl.login.refresh.buffer.seconds short 300 any broker hidden
-sasl.login.refresh.min.period.seconds short 60 any broker hidden
-sasl.login.refresh.window.factor double 0.8 any broker hidden
-sasl.login.refresh.window.jitter double 0.05 any broker hidden
+sasl.login.refresh.buffer.seconds short 300 any broker described
+sasl.login.refresh.min.period.seconds short 60 any broker described
+sasl.login.refresh.window.factor double 0.8 any broker described
+sasl.login.refresh.window.jitter double 0.05 any broker described
 sasl.login.retry.backoff.max.ms long 10000 any static hidden
 sasl.login.retry.backoff.ms long 100 any static hidden
 sasl.mechanism.controller.protocol string GSSAPI any static hidden
-sasl.mechanism.inter.broker.protocol string GSSAPI any broker described
 sasl.oauthbearer.clock.skew.seconds int 30 any static hidden
-sasl.oauthbearer.expected.audience list - any static hidden
-sasl.oauthbearer.expected.issuer string - any static hidden
 sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 any static hidden
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 any static hidden
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 any static hidden
-sasl.oauthbearer.jwks.endpoint.url string - any static hidden
 sasl.oauthbearer.scope.claim.name string scope any static hidden
 sasl.oauthbearer.sub.claim.name string sub any static hidden
-sasl.oauthbearer.token.endpoint.url string - any static hidden
-sasl.server.callback.handler.class class - any static hidden
-sasl.server.max.receive.size int 524288 any static described
-security.providers string - any static hidden
 server.max.startup.time.ms long max 0.. static hidden
 socket.connection.setup.timeout.max.ms long 30000 any static hidden
 socket.connection.setup.timeout.ms long 10000 any static hidden
@@ -336,33 +367,14 @@ socket.receive.buffer.bytes int 102400 any static described
 socket.send.buffer.bytes int 102400 any static described
 ssl.allow.dn.changes boolean false any static hidden
 ssl.allow.san.changes boolean false any static hidden
-ssl.cipher.suites list empty any broker hidden
-ssl.enabled.protocols list TLSv1.2,TLSv1.3 any broker hidden
-ssl.endpoint.identification.algorithm string https any broker hidden
-ssl.engine.factory.class class - any broker hidden
-ssl.key.password password - any broker hidden
-ssl.keymanager.algorithm string SunX509 any broker hidden
-ssl.keystore.certificate.chain password - any broker hidden
-ssl.keystore.key password - any broker hidden
-ssl.keystore.location string - any broker hidden
-ssl.keystore.password password - any broker hidden
-ssl.keystore.type string JKS any broker hidden
-ssl.principal.mapping.rules string DEFAULT any static hidden
-ssl.protocol string TLSv1.3 any broker hidden
-ssl.provider string - any broker hidden
-ssl.secure.random.implementation string - any broker hidden
-ssl.trustmanager.algorithm string PKIX any broker hidden
-ssl.truststore.certificates password - any broker hidden
-ssl.truststore.location string - any broker hidden
-ssl.truststore.password password - any broker hidden
-ssl.truststore.type string JKS any broker hidden
+ssl.keymanager.algorithm string SunX509 any broker described
+ssl.secure.random.implementation string - any broker described
+ssl.trustmanager.algorithm string PKIX any broker described
 telemetry.max.bytes int 1048576 1.. static hidden
-transaction.partition.verification.enable boolean true any cluster described
 unclean.leader.election.interval.ms long 300000 1.. static hidden
 unstable.api.versions.enable boolean false any static hidden
 unstable.feature.versions.enable boolean false any static hidden
 zookeeper.max.in.flight.requests int 10 1.. static described
-zookeeper.metadata.migration.enable boolean false any static hidden
 zookeeper.metadata.migration.min.batch.size int 200 1.. static hidden
 zookeeper.ssl.protocol string TLSv1.2 any static hidden
 zookeeper.ssl.truststore.password password - any static hidden

@@ -5,6 +5,7 @@ Values are Kafka's strings throughout: as in server.properties, in ZooKeeper and
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import re
@@ -16,7 +17,14 @@ Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigError(ValueError):
-    """The value of a setting is not allowed. The text is one line: key, value, what is allowed."""
+    """The value of a setting is not allowed. The text is one line: key, value, what is allowed.
+
+    ``words`` are Kafka's, for answers: tools print them.
+    """
+
+    def __init__(self, text: str, words: str | None = None) -> None:
+        super().__init__(text)
+        self.words = text if words is None else words
 
 
 class ConfigType(enum.IntEnum):
@@ -121,15 +129,30 @@ class ConfigDef:
     def parse(self, text: str) -> Value:
         """Raises ConfigError."""
         text = text.strip()
-        try:
+        problem = _UNPARSABLE.get(self.type, "Not a number of type {}").format(self.type.name)
+        with contextlib.suppress(ValueError):
             value = _parse(self.type, text)
-            elements = value if isinstance(value, tuple) else (value,)
-            if all(element in self.allowed for element in elements):
+            elements = _elements(text) if isinstance(value, tuple) else (value,)
+            problem = next((self._problem(element) for element in elements if element not in self.allowed), "")
+            if not problem:
                 return value
-        except ValueError:
-            pass
         expected = f"{_EXPECTED.get(self.type, '')} {self.allowed}".strip()
-        raise ConfigError(f"{self.name}={text}: must be {expected}")
+        raise ConfigError(
+            f"{self.name}={text}: must be {expected}",
+            f"Invalid value {text} for configuration {self.name}: {problem}",
+        )
+
+    def _problem(self, value: object) -> str:
+        """Why an element is not allowed, in Kafka's words."""
+        if isinstance(self.allowed, OneOf):
+            return f"String must be {self.allowed}".replace("one of", "one of:")
+        if isinstance(self.allowed, Numbers) and isinstance(value, (int, float)):
+            least, most = self.allowed.ranges[0][0], self.allowed.ranges[-1][1]
+            if value < least:
+                return f"Value must be at least {least}"
+            if value > most:
+                return f"Value must be no more than {most}"
+        return f"Value must be {self.allowed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +172,10 @@ class TopicConfigDef(ConfigDef):
     synonyms: tuple[tuple[str, int], ...]
 
 
+_UNPARSABLE: Final = {ConfigType.BOOLEAN: "Expected value to be either true or false"}
+#: numbers as Java reads them
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
 _EXPECTED: Final = {
     ConfigType.BOOLEAN: "true or false",
     ConfigType.SHORT: "a whole number",
@@ -162,9 +189,13 @@ _EXPECTED: Final = {
 def _parse(kind: ConfigType, text: str) -> Value:
     """Raises ValueError."""
     if kind in LARGEST:
+        if not _WHOLE.fullmatch(text):
+            raise ValueError(text)
         return int(text)
     if kind is ConfigType.DOUBLE:
-        return float(text)
+        if not _DECIMAL.fullmatch(text):
+            raise ValueError(text)
+        return float(text.rstrip("fFdD"))
     if kind is ConfigType.LIST:
         return tuple(list_of(text))
     if kind is ConfigType.BOOLEAN:
@@ -172,6 +203,11 @@ def _parse(kind: ConfigType, text: str) -> Value:
             raise ValueError(text)
         return text.lower() == "true"
     return text
+
+
+def _elements(text: str) -> tuple[str, ...]:
+    """Those of a list with the empty ones, which are checked, too."""
+    return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
 def list_of(text: str) -> list[str]:

@@ -13,11 +13,12 @@ _HEAD: Final = """# Configuration
 
 Made by `make docs`; do not edit.
 
-A node takes Kafka's server.properties: `kce up --config server.properties --set KEY=VALUE`,
-`harness.Cluster(properties={...})`. All settings of Kafka 3.9 are listed here by what they do in this project, and
-ours, which begin with `kce.`. A key without effect, or one that Kafka does not have, is a warning: in the output of
-`kce`, as `kce.harness.SettingWarning` in a test, and in the node's log. Two defaults are not Kafka's: a listener
-without a host is on 127.0.0.1, and a node without log directories keeps records in memory.
+A node takes Kafka's server.properties: `kce broker --config server.properties --override KEY=VALUE`, `kce up` with
+`--config` and `--set KEY=VALUE`, `harness.Cluster(properties={...})`. All settings of Kafka 3.9 are listed here by
+what they do in this project, and ours, which begin with `kce.`. A key without effect, or one that Kafka does not
+have, is a warning: in the output of `kce`, as `kce.harness.SettingWarning` in a test, and in the node's log. Two
+defaults are not Kafka's: a listener without a host is on 127.0.0.1, and a node without log directories keeps records
+in memory.
 
 - Default: `-` is none, `""` is empty. max is the largest value of the type.
 - Values: what a setting may be, or each element of a list. Empty: any value of its type.

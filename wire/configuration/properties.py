@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kce.wire.configuration.broker_configs import BROKER_CONFIGS, broker_config, nearest
+from kce.wire.configuration.broker_configs import BROKER_CONFIGS, ONLY_DYNAMIC, UNDEFINED, broker_config, nearest
 from kce.wire.configuration.definitions import BrokerConfigDef, ConfigError, Support, Value, list_of
 
 #: settings that a listener may have for itself, as listener.name.<listener>.<setting>
-BY_LISTENER: Final = frozenset(("max.connection.creation.rate", "max.connections", "num.network.threads"))
+_BY_LISTENER: Final = ("max.connection.creation.rate", "max.connections", "num.network.threads")
+#: those that a listener may have for itself, and a mechanism of it, with its name in lower case before the setting
+_OF_SECURITY: Final = ("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.jaas.config")
 _REFUSALS: Final = {
     Support.REFUSED: "not supported here: leave the setting out",
     Support.PROTECTION: "this protection does not exist here: leave the setting out",
@@ -37,8 +39,10 @@ class Properties:
 
     def required(self, name: str) -> str:
         """Raises ConfigError if it is missing or empty and has no default."""
-        text = self.given(name) or BROKER_CONFIGS[name].default
+        text = self.given(name)
         if text is None:
+            text = BROKER_CONFIGS[name].default
+        if not text:
             raise ConfigError(f"the setting {name} is missing")
         BROKER_CONFIGS[name].parse(text)
         return text
@@ -69,9 +73,20 @@ class Properties:
         assert isinstance(value, int)
         return value
 
+    def listener_value(self, listener: str, name: str, mechanism: str = "") -> Value | None:
+        """The setting of the listener's SASL mechanism, else of the listener, else the common one; None if there is
+        none and no default."""
+        prefix = f"listener.name.{listener.lower()}."
+        keys = [f"{prefix}{mechanism.lower()}.{name}"] if mechanism else []
+        for key in (*keys, f"{prefix}{name}") if listener else ():
+            if (text := self.given(key)) is not None:
+                return replace(BROKER_CONFIGS[name], name=key).parse(text)
+        return self._value(name)
+
     def elements(self, name: str) -> list[str]:
         """The elements of a comma-separated list, or of its default."""
-        return list_of(self.given(name) or BROKER_CONFIGS[name].default or "")
+        text = self.given(name)
+        return list_of(BROKER_CONFIGS[name].default or "" if text is None else text)
 
     def _value(self, name: str) -> Value | None:
         definition = BROKER_CONFIGS[name]
@@ -86,7 +101,8 @@ class Properties:
     def check(self) -> list[str]:
         """Warnings for keys without effect: those that Kafka does not have, and those that this project ignores.
 
-        Raises ConfigError for a key that promises a limit or a protection that does not exist here. A key at its
+        Raises ConfigError for a value that is not allowed, also of a key without effect, as Kafka does, and for a key
+        that promises a limit or a protection that does not exist here. A key at its
         default has the effect that it promises. Settings of TLS to ZooKeeper matter only if it is enabled:
         ``check_zookeeper_tls``.
         """
@@ -104,17 +120,26 @@ class Properties:
         if definition is None:
             meant = nearest(key)
             yield f"{key} has no effect: Kafka has no such setting{f'; did you mean {meant}?' if meant else ''}"
-        elif key.startswith(_ZOOKEEPER_TLS):
+            return
+        if key == definition.name and key not in UNDEFINED:
+            definition.parse(self._properties[key])
+        if key.startswith(_ZOOKEEPER_TLS):
             return
         elif definition.support in _REFUSALS:
             self._refuse(key, definition)
         elif definition.support is Support.IGNORED:
             if self.given(key) not in ("", definition.default):
                 yield f"{key}={self.given(key)} has no effect: Kafka has this setting, this project ignores it"
-        elif key != definition.name and definition.name not in BY_LISTENER:
+        elif definition.name in ONLY_DYNAMIC:
+            yield f"{key} has no effect: like Kafka's, it only counts when it is set while the broker runs"
+        elif key != definition.name and not _is_by_listener(definition.name):
             yield f"{key} has no effect: {definition.name} applies to all listeners here"
 
     def _refuse(self, key: str, definition: BrokerConfigDef) -> None:
         text = self.given(key)
         if text is not None and text.lower() not in ("", definition.default):
             raise self.refusal(key, _REFUSALS[definition.support])
+
+
+def _is_by_listener(name: str) -> bool:
+    return name.startswith("ssl.") or name in _BY_LISTENER or name in _OF_SECURITY

@@ -72,6 +72,7 @@ _LIVE: Final = frozenset(
         "max.compaction.lag.ms",
         "max.message.bytes",
         "message.downconversion.enable",
+        "message.format.version",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
         "message.timestamp.difference.max.ms",
@@ -127,8 +128,11 @@ def check_topic_config(config: Mapping[str, str]) -> None:
     for name, value in config.items():
         definition = TOPIC_CONFIGS.get(name)
         if definition is None:
-            raise ConfigError(f"topics have no setting {name}")
+            raise ConfigError(f"topics have no setting {name}", f"Unknown topic config name: {name}")
         definition.parse(value)
     least, most = (int(config.get(name, str(TOPIC_CONFIGS[name].default))) for name in _COMPACTION_LAGS)
     if least > most:
-        raise ConfigError(f"{_COMPACTION_LAGS[0]}={least}: must be at most {_COMPACTION_LAGS[1]}, which is {most}")
+        raise ConfigError(
+            f"{_COMPACTION_LAGS[0]}={least}: must be at most {_COMPACTION_LAGS[1]}, which is {most}",
+            f"conflict topic config setting {_COMPACTION_LAGS[0]} ({least}) > {_COMPACTION_LAGS[1]} ({most})",
+        )

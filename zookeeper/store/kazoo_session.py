@@ -93,6 +93,7 @@ class KazooSession:
         self._expired = trio.Event()
         self._restart_scope: trio.CancelScope | None = None
         self._is_replacing = False
+        self._is_closing = False
 
     @classmethod
     async def _started(
@@ -171,6 +172,8 @@ class KazooSession:
         connection._connect = noted
 
     async def aclose(self) -> None:
+        """End the session; ``on_session`` is not called any more."""
+        self._is_closing = True
         if self._restart_scope is not None:
             self._restart_scope.cancel()
 
@@ -394,6 +397,8 @@ class KazooSession:
         if state is SessionState.EXPIRED:
             self._live_generation += 1
             self._expired.set()
+        if self._is_closing:
+            return
         try:
             self.on_session(state)
         except Exception:

@@ -1,7 +1,7 @@
 """ZooKeeper in memory: nodes, versions, sessions, ephemerals, sequences, one-shot watches and multi.
 
 ``MemoryZooKeeper`` is the server; ``server.connect()`` returns a ``MemoryStore``, a client with a session. Faults
-happen on command: ``expire(store)``, ``disconnect(store)``, ``reconnect(store)``.
+happen on command: ``expire(store)``, ``disconnect(store)``, ``mute(store)``, ``freeze(store)``, ``reconnect(store)``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import trio
 
@@ -50,6 +51,8 @@ from kce.zookeeper.store import (
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -134,9 +137,10 @@ class MemoryZooKeeper:
         client._expired(next(self._sessions))
 
     def end_session(self, client: MemoryStore) -> None:
-        """Expire the session of a client that has no connection: it notices when it is connected again."""
+        """Expire the session of a client that hears nothing: it notices when it is connected again."""
         self._end(client)
         client._lost = True
+        client._unreachable()
 
     def refuse(self, client: MemoryStore) -> None:
         """Refuse the client's authentication: its session ends, and it retries after a delay. Needs a Trio run."""
@@ -146,6 +150,27 @@ class MemoryZooKeeper:
     def disconnect(self, client: MemoryStore) -> None:
         """Break the connection; the session continues. Operations wait until ``reconnect`` or ``expire``."""
         client._disconnected()
+        self._expire_in_time(client)
+
+    def mute(self, client: MemoryStore) -> None:
+        """What the server says does not arrive until ``reconnect``; what the client asks for is done.
+
+        A client that hears nothing for two thirds of its session's timeout gives the connection up. Needs a nursery.
+        """
+
+        async def give_up() -> None:
+            await trio.sleep(client.session_timeout_ms / 1000 * 2 / 3)
+            if client._muted is muted:
+                self.disconnect(client)
+
+        assert self._nursery is not None
+        if client._connected.is_set() and client._muted is None:
+            muted = client._muted = trio.Event()
+            self._nursery.start_soon(give_up)
+
+    def freeze(self, client: MemoryStore) -> None:
+        """The client's process stands still: as `disconnect`, but it does not notice before ``reconnect``."""
+        client._unreachable()
         self._expire_in_time(client)
 
     def reconnect(self, client: MemoryStore) -> None:
@@ -365,6 +390,8 @@ class MemoryStore(store.Session):
         self._connected = trio.Event()
         self._connected.set()
         self._held_back: list[WatchEvent] = []
+        #: set when what the server says arrives again, or is lost with the connection; None: it arrives
+        self._muted: trio.Event | None = None
         self._abandoned = False
         #: the session expired while there was no connection
         self._lost = False
@@ -379,104 +406,131 @@ class MemoryStore(store.Session):
     def session_timeout_ms(self) -> int:
         return self._session_timeout_ms
 
-    async def _turn(self) -> None:
-        """A checkpoint; waits for the connection. Raises SessionExpired."""
+    async def _do(self, work: Callable[[], T]) -> T:
+        """A checkpoint; waits for the connection, lets the server work, and waits for the answer.
+
+        Work whose answer was lost with the connection is done again. Raises SessionExpired.
+        """
         session = self._session_id
-        if self.delay_s:
-            await trio.sleep(self.delay_s)
-        await trio.lowlevel.checkpoint()
-        await self._connected.wait()
-        if self._abandoned:
-            raise SessionExpired("the session was abandoned")
-        if session != self._session_id or not session:
-            raise SessionExpired("the session has ended")
+        while True:
+            if self.delay_s:
+                await trio.sleep(self.delay_s)
+            await trio.lowlevel.checkpoint()
+            await self._connected.wait()
+            if self._abandoned:
+                raise SessionExpired("the session was abandoned")
+            if session != self._session_id or not session:
+                raise SessionExpired("the session has ended")
+            answer = work()
+            if self._muted is None:
+                return answer
+            connection = self._connection
+            await self._muted.wait()
+            if connection is self._connection and self._connected.is_set() and session == self._session_id:
+                return answer
 
     async def get_data(
         self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
     ) -> list[NodeData | StoreError]:
-        await self._turn()
         watched = [watch] * len(paths) if isinstance(watch, bool) else watch
-        answers: list[NodeData | StoreError] = []
-        for path, wanted in zip(paths, watched, strict=True):
-            try:
-                node = self._server._read(path)
-                self._server._permit(self, node, Permission.READ, path)
-            except NodeError as e:
-                answers.append(e)
-                continue
-            if wanted:
-                self._server._watch(self, False, path)
-            answers.append(NodeData(node.data, node.stat()))
-        return answers
+
+        def read() -> list[NodeData | StoreError]:
+            answers: list[NodeData | StoreError] = []
+            for path, wanted in zip(paths, watched, strict=True):
+                try:
+                    node = self._server._read(path)
+                    self._server._permit(self, node, Permission.READ, path)
+                except NodeError as e:
+                    answers.append(e)
+                    continue
+                if wanted:
+                    self._server._watch(self, False, path)
+                answers.append(NodeData(node.data, node.stat()))
+            return answers
+
+        return await self._do(read)
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
-        await self._turn()
-        nodes = {path: node for path in paths if (node := self._server._nodes.get(path)) is not None}
-        for path, node in nodes.items():
-            self._server._permit(self, node, Permission.READ, path)
-        for path in paths if watch else ():
-            self._server._watch(self, False, path)
-        return [nodes[path].stat() if path in nodes else None for path in paths]
+        def read() -> list[Stat | None]:
+            nodes = {path: node for path in paths if (node := self._server._nodes.get(path)) is not None}
+            for path, node in nodes.items():
+                self._server._permit(self, node, Permission.READ, path)
+            for path in paths if watch else ():
+                self._server._watch(self, False, path)
+            return [nodes[path].stat() if path in nodes else None for path in paths]
+
+        return await self._do(read)
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
-        await self._turn()
-        answers: list[list[str] | StoreError] = []
-        for path in paths:
-            try:
-                node = self._server._read(path)
-                self._server._permit(self, node, Permission.READ, path)
-            except NodeError as e:
-                answers.append(e)
-                continue
-            answers.append(sorted(node.children))
-            if watch:
-                self._server._watch(self, True, path)
-        return answers
+        def read() -> list[list[str] | StoreError]:
+            answers: list[list[str] | StoreError] = []
+            for path in paths:
+                try:
+                    node = self._server._read(path)
+                    self._server._permit(self, node, Permission.READ, path)
+                except NodeError as e:
+                    answers.append(e)
+                    continue
+                answers.append(sorted(node.children))
+                if watch:
+                    self._server._watch(self, True, path)
+            return answers
+
+        return await self._do(read)
 
     async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
-        await self._turn()
         head = [] if fence is None else [fence]
-        answers: list[OpResult | StoreError] = []
-        for op in ops:
-            try:
-                answers.append(self._server._multi(self, [*head, op])[-1])
-            except MultiFailed as e:
-                if e.index < len(head):
-                    raise
-                answers.append(e.error)
-        return answers
+
+        def write() -> list[OpResult | StoreError]:
+            answers: list[OpResult | StoreError] = []
+            for op in ops:
+                try:
+                    answers.append(self._server._multi(self, [*head, op])[-1])
+                except MultiFailed as e:
+                    if e.index < len(head):
+                        raise
+                    answers.append(e.error)
+            return answers
+
+        return await self._do(write)
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
-        await self._turn()
-        answers: list[list[OpResult] | MultiFailed] = []
-        for group in groups:
-            try:
-                answers.append(self._server._multi(self, group))
-            except MultiFailed as e:
-                answers.append(e)
-        return answers
+        def write() -> list[list[OpResult] | MultiFailed]:
+            answers: list[list[OpResult] | MultiFailed] = []
+            for group in groups:
+                try:
+                    answers.append(self._server._multi(self, group))
+                except MultiFailed as e:
+                    answers.append(e)
+            return answers
+
+        return await self._do(write)
 
     async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
-        await self._turn()
-        answers: list[Acls | StoreError] = []
-        for path in paths:
-            try:
-                node = self._server._read(path)
-                self._server._permit(self, node, Permission.READ | Permission.ADMIN, path)
-                answers.append(node.acls)
-            except NodeError as e:
-                answers.append(e)
-        return answers
+        def read() -> list[Acls | StoreError]:
+            answers: list[Acls | StoreError] = []
+            for path in paths:
+                try:
+                    node = self._server._read(path)
+                    self._server._permit(self, node, Permission.READ | Permission.ADMIN, path)
+                    answers.append(node.acls)
+                except NodeError as e:
+                    answers.append(e)
+            return answers
+
+        return await self._do(read)
 
     async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
-        await self._turn()
-        answers: list[Stat | StoreError] = []
-        for path in paths:
-            try:
-                answers.append(self._server._set_acl(self, path, acls))
-            except NodeError as e:
-                answers.append(e)
-        return answers
+        def write() -> list[Stat | StoreError]:
+            answers: list[Stat | StoreError] = []
+            for path in paths:
+                try:
+                    answers.append(self._server._set_acl(self, path, acls))
+                except NodeError as e:
+                    answers.append(e)
+            return answers
+
+        return await self._do(write)
 
     @property
     def is_closed(self) -> bool:
@@ -490,6 +544,7 @@ class MemoryStore(store.Session):
 
     def abandon(self) -> None:
         self._abandoned = True
+        self._hear()
         self._connected.set()  # what waits for a connection fails
         self._connection = object()
         self._server._expire_in_time(self)
@@ -500,6 +555,7 @@ class MemoryStore(store.Session):
         if self._session_id and not self._lost:
             self._server._end(self)
         self._session_id = 0
+        self._hear()
         self._connected.set()
 
     # called by the server
@@ -507,7 +563,7 @@ class MemoryStore(store.Session):
     def _fired(self, event: WatchEvent) -> None:
         if self._abandoned:
             return
-        if self._connected.is_set():
+        if self._connected.is_set() and self._muted is None:
             self.on_watch(event)
         else:
             self._held_back.append(event)
@@ -518,19 +574,32 @@ class MemoryStore(store.Session):
         except Exception:
             log.exception("a handler of session state %s failed", state)
 
-    def _disconnected(self) -> None:
+    def _hear(self) -> None:
+        """What waits for answers goes on."""
+        if self._muted is not None:
+            self._muted.set()
+            self._muted = None
+
+    def _unreachable(self) -> None:
         if self._connected.is_set():
             self._connected = trio.Event()
+        self._hear()
+
+    def _disconnected(self) -> None:
+        if self._connected.is_set():
+            self._unreachable()
             self._report_session(SessionState.DISCONNECTED)
 
     def _reconnected(self) -> None:
-        if not self._connected.is_set():
+        was_connected = self._connected.is_set()
+        self._hear()
+        if not was_connected:
             self._connected.set()
             self._connection = object()
             self._report_session(SessionState.CONNECTED)
-            held_back, self._held_back = self._held_back, []
-            for event in sorted(held_back, key=_order_of_rearmed_watches):
-                self.on_watch(event)
+        held_back, self._held_back = self._held_back, []
+        for event in held_back if was_connected else sorted(held_back, key=_order_of_rearmed_watches):
+            self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:
         self._lost = False
@@ -553,6 +622,7 @@ class MemoryStore(store.Session):
 
     def _begin(self, new_session_id: int) -> None:
         self._session_id = new_session_id
+        self._hear()
         self._connected.set()
         self._report_session(SessionState.ESTABLISHED)
         self._report_session(SessionState.CONNECTED)

@@ -5,6 +5,7 @@ to ``NAMES``. Command, findings, report, exports, Parquet and docs/schema.md (`m
 
 analysis   what an analysis declares          common   expressions that several queries share
 words      phrases of findings                inputs   what analyses are made of
+running    running values over long histories
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class Frames(NamedTuple):
     leaders: DataFrame
     versions: DataFrame
     moves: DataFrame
+    is_long: bool  #: whether histories are cut, so that none is one task (``running``)
 
 
 @dataclass(frozen=True, slots=True)

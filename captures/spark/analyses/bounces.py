@@ -10,6 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import STALE, as_table
+from kce.captures.spark.analyses.running import LAST, TOTAL, with_running
 from kce.captures.spark.analyses.words import MOST, count
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
@@ -32,7 +33,7 @@ def run(of: Frames) -> DataFrame:
     refused = f.coalesce(f.col("error_code").isin(*STALE), f.lit(False))
     with_epochs = of.exchanges.where("is_control and broker_epoch >= 0 and broker_id is not null").where(~refused)
     known = with_epochs.select("broker_id").distinct()
-    by_name = _by_name(of.live_brokers).join(known, "broker_id", "left_anti")
+    by_name = _by_name(of.live_brokers, is_long=of.is_long).join(known, "broker_id", "left_anti")
     return as_table(TABLE, _by_epoch(with_epochs).unionByName(by_name)).orderBy("back_time", "broker_id")
 
 
@@ -52,21 +53,25 @@ def _by_epoch(with_epochs: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _by_name(live_brokers: DataFrame) -> DataFrame:
+def _by_name(live_brokers: DataFrame, *, is_long: bool) -> DataFrame:
     """Each receiver gets its requests in order (rule 8.11), so each sees for itself who was missing for a while.
 
     The nth return that one receiver sees is the nth of any that saw them all; the first to see it gives the time.
     """
     receiver = ("server", "server_port")
-    in_order = Window.partitionBy(*receiver).orderBy("time", "packet")
-    of_broker = Window.partitionBy(*receiver, "broker_id").orderBy("number")
+    in_order = ("time", "packet")
+    numbered = with_running(
+        live_brokers, TOTAL, f.lit(1), "number", keys=receiver, order=in_order, is_long=is_long
+    ).withColumn("broker_id", f.explode("brokers"))
     seen = (
-        live_brokers.withColumn("number", f.row_number().over(in_order))
-        .withColumn("broker_id", f.explode("brokers"))
-        .withColumns({"before": f.lag("number").over(of_broker), "last_time": f.lag("time").over(of_broker)})
-        .where("number > before + 1")
-        .withColumn("nth", f.row_number().over(of_broker))
-    )
+        with_running(
+            numbered, LAST, f.struct("number", "time"), "before", keys=(*receiver, "broker_id"), order=in_order,
+            before=True, is_long=is_long,
+        )
+        .where("number > before.number + 1")
+        .withColumn("last_time", f.col("before.time"))
+        .withColumn("nth", f.row_number().over(Window.partitionBy(*receiver, "broker_id").orderBy("number")))
+    )  # fmt: skip
     return (
         seen.groupBy("broker_id", "nth")
         .agg(f.min(f.struct("time", "packet", "file", "last_time")).alias("first"))

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import FETCHER, as_table, milliseconds
+from kce.captures.spark.analyses.running import LAST, with_running
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, packets, some
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
@@ -42,16 +43,18 @@ def run(of: Frames) -> DataFrame:
     good = "response_time is not null and errors is null"
     of_clients = of.exchanges.where("api in ('Produce', 'Fetch')")
     place = f.struct("packet", "file")
-    in_order = Window.partitionBy(*key).orderBy("response_time", "response_packet")
+    answers = of_clients.where(good).withColumn("place", place)
     gaps = (
-        of_clients.where(good)
-        .withColumns({"before": f.lag("response_time").over(in_order), "place": place})
-        .withColumn("place_before", f.lag("place").over(in_order))
+        with_running(
+            answers, LAST, f.struct("response_time", "place"), "last", keys=key,
+            order=["response_time", "response_packet"], before=True, is_long=of.is_long,
+        )
+        .withColumns({"before": f.col("last.response_time"), "place_before": f.col("last.place")})
         .where("before is not null")
         .withColumn("gap_ms", milliseconds("before", "response_time"))
         .groupBy(*key)
         .agg(f.max(f.struct("gap_ms", "before", "place_before", "place")).alias("gap"))
-    )
+    )  # fmt: skip
     counted = of_clients.groupBy(*key).agg(
         f.count("*").alias("requests"),
         f.count_if(f.col("errors").isNotNull()).alias("failed"),

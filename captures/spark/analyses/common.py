@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from kce.captures.spark.analyses.running import chunk
 from kce.captures.spark.reassembly import STALE as STALE
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.tables.rows import MAX_EVIDENCE, Table
@@ -87,21 +88,27 @@ def span() -> tuple[Column, Column]:
 
 
 def numbered(frame: DataFrame, *keys: str) -> DataFrame:
-    """Add ``nth``, the number of a row among those of the same ``keys``, by time. ``evidence`` needs it."""
-    return frame.withColumn("nth", f.row_number().over(Window.partitionBy(*keys).orderBy("time", "packet")))
+    """Add ``nth``, the number of a row among those of the same ``keys`` and chunk, by time. ``evidence`` needs it."""
+    in_chunk = Window.partitionBy(*keys, "chunk").orderBy("time", "packet")
+    return frame.withColumn("chunk", chunk("time")).withColumn("nth", f.row_number().over(in_chunk))
 
 
 def evidence() -> tuple[Column, Column]:
     """The first MAX_EVIDENCE packets of a group, in order, and their files."""
     place = f.when(f.col("nth") <= MAX_EVIDENCE, f.struct("time", "packet", "file"))
-    places = f.array_sort(f.collect_set(place))  # a packet may hold many partitions
+    places = _first(f.collect_set(place))  # a packet may hold many partitions
     return places.getField("packet").alias("packets"), places.getField("file").alias("files")
 
 
 def in_order(column: str) -> Column:
-    """The values of a column, in the order of the requests."""
+    """The first MAX_EVIDENCE values of a column, in the order of the requests."""
     value = f.when(f.col("nth") <= MAX_EVIDENCE, f.struct("time", "packet", f.col(column).alias("value")))
-    return f.array_sort(f.collect_list(value)).getField("value")
+    return _first(f.collect_list(value)).getField("value")
+
+
+def _first(places: Column) -> Column:
+    """Those of the whole history, out of the first ones of each of its chunks."""
+    return f.slice(f.array_sort(places), 1, MAX_EVIDENCE)
 
 
 #: Client ids of replicas, before Kafka 0.11 and since.

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.exchanges.cluster import CONTROL_PLANE_APIS, PREAMBLE_APIS
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered
+from kce.captures.spark.analyses.running import TOTAL, with_running
 from kce.captures.spark.analyses.words import brokers, count, evidence_of
 from kce.captures.tables.rows import BROKER, BROKER_TEXT, Column, Table, evidence_columns
 
@@ -67,8 +68,9 @@ def run(of: Frames) -> DataFrame:
             )
         )
     )
-    so_far = Window.partitionBy(*at).orderBy("time", "packet").rowsBetween(Window.unboundedPreceding, 0)
-    waited = events.withColumn("ahead", f.sum("step").over(so_far)).where("step = 0")
+    waited = with_running(
+        events, TOTAL, f.col("step"), "ahead", keys=at, order=["time", "packet", "step"], is_long=of.is_long
+    ).where("step = 0")
     behind = f.col("ahead") > 0
     counted = (
         numbered(waited.withColumn("behind", behind), *at, "behind")

@@ -82,6 +82,9 @@ _EXPLAINED = (ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH)
 #: Clients look for topics and coordinators that are being created.
 _LOOKUPS = frozenset({"Metadata", "FindCoordinator"})
 
+#: Errors of coordinators that are not ready yet, after which clients try again at once.
+_NOT_YET = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS"})
+
 #: Requests of brokers to the controller.
 _OF_BROKERS = frozenset({"AlterPartition", "ControlledShutdown", "AllocateProducerIds", "UpdateFeatures"})
 
@@ -209,7 +212,7 @@ def _finding(api: str, error: str, of_replicas: bool, rows: list[Any]) -> Findin
         text += f"; answered after up to {slowest / 1000:.1f} s"
     places = sorted({place for row in rows for place in evidence_of(row)})
     return Finding(
-        "note" if of_replicas or api in _LOOKUPS else "warning",
+        "note" if of_replicas or api in _LOOKUPS or error in _NOT_YET else "warning",
         f"{text} ({packets([packet for _, packet in places])}).",
         tuple(places),
     )

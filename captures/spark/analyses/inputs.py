@@ -13,10 +13,10 @@ from kce.captures.spark.analyses.common import accepted_states, leader_changes, 
 
 def frames(
     exchanges: DataFrame, partitions: DataFrame, live_brokers: DataFrame, connections: DataFrame,
-    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame, *, is_long: bool = False,
 ) -> Frames:  # fmt: skip
     """``keep`` caches what several analyses share."""
     states = keep(accepted_states(partitions))
     leaders, versions = keep(leader_changes(states)), keep(state_versions(states))
-    moves = keep(outages.moves(exchanges, connections, leaders))
-    return Frames(exchanges, partitions, live_brokers, connections, states, leaders, versions, moves)
+    moves = keep(outages.moves(exchanges, connections, leaders, is_long=is_long))
+    return Frames(exchanges, partitions, live_brokers, connections, states, leaders, versions, moves, is_long)

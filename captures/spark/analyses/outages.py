@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Auxiliary, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, milliseconds
+from kce.captures.spark.analyses.running import LAST, with_running
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
 from kce.captures.tables.rows import FILE, PARTITION, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
@@ -71,7 +72,7 @@ def run(of: Frames) -> DataFrame:
     return of.moves.orderBy(f.coalesce("leader_time", "leaderless_time"), "topic", "partition")
 
 
-def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame) -> DataFrame:
+def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, is_long: bool) -> DataFrame:
     """Each change of a leader; ``leaders`` are ``common.leader_changes``."""
     changes = leaders.where(f.col("to_leader") != LEADER_DURING_DELETE)
     key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
@@ -95,26 +96,26 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame) -> D
                 "new": f.when(f.col("to_leader") >= 0, f.col("to_leader")),
             }
         )
-        .select("topic", "topic_id", "partition", "old", "new", "none", "news", "time")
+        .select("topic", "topic_id", "partition", "old", "new", "none", "news", "time", "packet")
     )
     # the last sign before a move is found by one pass over both, by broker
     life = f.struct("time", "packet", "file", "kind")
     signs = _signs(exchanges, connections).select(
-        f.col("broker_id").alias("old"), f.col("time").alias("at"), life.alias("life"), f.lit(None).alias("move")
-    )
+        f.col("broker_id").alias("old"), f.col("time").alias("at"), "packet", f.lit(False).alias("is_move"),
+        life.alias("life"), f.lit(None).alias("move"),
+    )  # fmt: skip
     moved = changed.select(
-        "old", f.col("time").alias("at"), f.lit(None).alias("life"),
+        "old", f.col("time").alias("at"), "packet", f.lit(True).alias("is_move"), f.lit(None).alias("life"),
         f.struct("topic", "topic_id", "partition", "new", "none", "news").alias("move"),
     )  # fmt: skip
-    so_far = Window.partitionBy("old").orderBy("at", f.col("move").isNotNull()).rowsBetween(
-        Window.unboundedPreceding, Window.currentRow
-    )  # fmt: skip
     found = (
-        signs.unionByName(moved)
-        .withColumn("life", f.last("life", ignorenulls=True).over(so_far))
+        with_running(
+            signs.unionByName(moved), LAST, f.col("life"), "life", keys=["old"], order=["at", "packet", "is_move"],
+            is_long=is_long,
+        )
         .where("move is not null")
         .select("old", "life", "move.*")
-    )
+    )  # fmt: skip
     places = f.filter(f.array(_place("life"), _place("none"), _place("news")), lambda each: each.isNotNull())
     return as_table(
         TABLE,

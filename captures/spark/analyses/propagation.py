@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, milliseconds
+from kce.captures.spark.analyses.running import LOWEST, with_running
 from kce.captures.spark.analyses.words import duration, evidence_of, packets
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
@@ -36,10 +37,12 @@ TABLE = Table(
 def run(of: Frames) -> DataFrame:
     key = (*PARTITION_KEY, "leader_epoch")
     first = Window.partitionBy(*key, "server", "server_port").orderBy("time", "packet")
-    connection = Window.partitionBy("server", "server_port", "connection")
+    states = with_running(
+        of.states.where(f.col("leader") != LEADER_DURING_DELETE), LOWEST, f.col("time"), "opened",
+        keys=["server", "server_port", "connection"], order=["time", "packet"], is_long=of.is_long,
+    )  # fmt: skip
     arrived = (
-        of.states.where(f.col("leader") != LEADER_DURING_DELETE)
-        .withColumns({"began": f.min("time").over(Window.partitionBy(*key)), "opened": f.min("time").over(connection)})
+        states.withColumn("began", f.min("time").over(Window.partitionBy(*key)))
         .where(f.col("api_key") == UPDATE_METADATA)
         .withColumn("rank", f.row_number().over(first))
         .where("rank = 1 and began >= opened")

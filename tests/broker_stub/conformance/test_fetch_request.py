@@ -166,3 +166,33 @@ async def test_the_setting_of_a_topic_is_for_consumers(replica: int, enabled: st
         refused = enabled == "false" and replica == -1
         assert data.error_code == (ErrorCode.UNSUPPORTED_VERSION if refused else 0)
         assert values_of(data) == ([] if refused else [b"value"])
+
+
+@kafka("FRX-1")
+async def test_an_answer_is_limited_by_the_broker_and_goes_on() -> None:  # rule B4.15
+    """What alone is larger than `fetch.max.bytes` is returned as a whole."""
+    sizes = (1, 500, 1040, 500, 50)
+    async with a_node(fetch_max_bytes="1024") as node:
+        await node.lead(replicas=(1,))
+        for i, size in enumerate(sizes):
+            data = wire.write_records(
+                wire.RecordBatch.of(wire.Record(offset=0, timestamp=1, key=bytes([i]), value=bytes(size)))
+            )
+            assert (await node.produce(data)).error_code == 0
+        for offset, expected in ((0, sizes[:2]), (2, sizes[2:3]), (3, sizes[3:])):
+            data = await node.fetch(offset, version=3, max_bytes=2**31 - 1, partition_max_bytes=2**31 - 1)
+            batches = wire.read_records(bytes(data.records)).batches
+            assert [len(record.value or b"") for one in batches for record in one.records] == list(expected)
+
+
+@kafka("FRX-7")
+async def test_version_2_gets_a_part_of_what_is_too_large() -> None:
+    topic = {"message.format.version": "0.10.2"}
+    async with a_node(topic, inter_broker_protocol_version="2.8") as node:
+        await node.lead(replicas=(1,))
+        await node.produce(batch(bytes(201), key=b"key"))
+        data = await node.fetch(0, version=2, max_bytes=2**31 - 1, partition_max_bytes=200)
+        assert data.error_code == 0
+        assert data.high_watermark > 0
+        assert len(data.records) == 200
+        assert wire.read_records(bytes(data.records)).batches == ()

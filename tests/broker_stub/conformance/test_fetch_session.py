@@ -59,7 +59,7 @@ def test_the_number_of_partitions_follows_the_sessions() -> None:
     third = sessions.create(200, 5)
     assert (third > 0, counts()) == (True, (9, 2, 1))
     assert sessions.get(first) is None
-    sessions._remove(third)
+    sessions.remove(third)
     assert counts() == (4, 1, 1)
     found = sessions.get(second)
     assert found is not None
@@ -107,7 +107,10 @@ def test_kinds_of_requests() -> None:
     with pytest.raises(Refused) as refused:
         sessions.incremental(known, 5, listed)
     assert refused.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert session_id(sessions.incremental(known, 2)) == known
+    throttled = sessions.incremental(known, 2)
+    assert (throttled.throttled(), throttled.told([])) == (known, [])  # rule B4.32
+    with pytest.raises(Refused):
+        more.throttled()
     final = sessions.full([wanted(2), wanted(3, offset=10)], known, epoch=-1)
     assert (final.session, len(sessions)) == (None, 0)
     assert answers(final, p2=CHANGED, p3=CHANGED) == [2, 3]

@@ -66,7 +66,11 @@ class Pair:
         self.requests: list[Any] = []
         #: what becomes of the leader's answer to a request
         self.change: Callable[[Any, Any], Any] = lambda request, answer: answer
-        settings = {"inter_broker_protocol_version": ibp, "replica_fetch_backoff_ms": str(BACKOFF_MS)}
+        settings = {
+            "inter_broker_protocol_version": ibp,
+            "log_message_format_version": "0.10.2",  # as old as the oldest of them
+            "replica_fetch_backoff_ms": str(BACKOFF_MS),
+        }
         self.fetchers = FetcherManager(
             FollowerPort(config(1, **settings), self._dial, lambda: -1, lambda partition: None)
         )

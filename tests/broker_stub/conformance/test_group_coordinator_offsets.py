@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 from trio.testing import MockClock
 
+from kce.broker_stub.groups.coordinator import Committer
 from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.groups.manager import Producer
+from kce.broker_stub.groups.records import CommittedOffset
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode
 from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
 from kce.wire.vocabulary import TopicPartition
@@ -516,3 +522,49 @@ async def test_a_group_that_is_too_large_when_it_is_loaded_rebalances(mock_clock
     second.manager.load(second.manager.partition_of(GROUP), 1)
     await second.work()
     assert second.state() is GroupState.PREPARING_REBALANCE
+
+
+@kafka("GC-162")
+@pytest.mark.parametrize(
+    ("found", "answered"),
+    [
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, MOVED),
+        (ErrorCode.KAFKA_STORAGE_ERROR, MOVED),
+    ],
+)
+async def test_verification_errors(mock_clock: MockClock, found: ErrorCode, answered: ErrorCode) -> None:
+    host = Host(mock_clock)
+    offsets = {partition: CommittedOffset(offset=0, commit_timestamp=0) for partition in (A, B)}
+    results: list[Mapping[TopicPartition, ErrorCode]] = []
+    host.coordinator.verify_and_commit(
+        GROUP, Committer(), offsets, results.append, PRODUCER, lambda partition, done: done(found, None)
+    )
+    assert results == [{A: answered, B: answered}]
+    assert host.log.batches == {}
+
+
+async def test_a_group_that_goes_while_its_transaction_is_verified(mock_clock: MockClock) -> None:  # rule G7.18
+    host = Host(mock_clock)
+    questions: list[tuple[TopicPartition, Callable[[ErrorCode, VerificationGuard | None], None]]] = []
+    results: list[Mapping[TopicPartition, ErrorCode]] = []
+
+    def commit() -> VerificationGuard:
+        host.coordinator.verify_and_commit(
+            GROUP, Committer(), {A: CommittedOffset(offset=1, commit_timestamp=0)}, results.append, PRODUCER,
+            lambda *question: questions.append(question),
+        )  # fmt: skip
+        return VerificationGuard()
+
+    guard = commit()
+    assert questions[0][0] == TopicPartition(GROUP_METADATA_TOPIC, host.manager.partition_of(GROUP))
+    questions[0][1](NONE, guard)
+    assert results == [{A: NONE}]
+    assert host.log.guards[-1] is guard
+    commit()
+    host.manager.groups.pop(GROUP).move_to(GroupState.DEAD)
+    questions[1][1](NONE, None)
+    assert results[1:] == [{A: ErrorCode.COORDINATOR_NOT_AVAILABLE}]

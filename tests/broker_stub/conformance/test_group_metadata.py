@@ -133,6 +133,14 @@ def test_select_protocol() -> None:
     assert made.select_protocol() == "roundrobin"
 
 
+def test_most_votes_win_whatever_the_names() -> None:  # rule G3.42
+    made = group()
+    for name in "ab":
+        made.add(member(name, "range", "roundrobin"))
+    made.add(member("c", "roundrobin", "range"))
+    assert made.select_protocol() == "range"
+
+
 @kafka("GM-23")
 def test_select_protocol_raises_if_no_members() -> None:
     with pytest.raises(IllegalState):

@@ -35,6 +35,7 @@ from kce.broker_stub.groups.records import (
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.log import FetchedRecords
 from kce.broker_stub.log.files import BEGINNING
+from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import DecodeError, ErrorCode
 from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
 from kce.wire.metadata_version import MetadataVersion
@@ -567,7 +568,9 @@ async def test_commit_offset(mock_clock: MockClock) -> None:
 @kafka("GMM-38")
 async def test_transactional_commit_offset_committed(mock_clock: MockClock) -> None:
     h = served(mock_clock)
-    assert await commits(h, {FOO0: at(37)}, Producer(232, 0)) == {FOO0: ErrorCode.NONE}
+    guard = VerificationGuard()
+    assert await commits(h, {FOO0: at(37)}, Producer(232, 0, guard)) == {FOO0: ErrorCode.NONE}
+    assert h.log.guards == [guard]
     assert (offsets_of(h), unstable(h)) == ({}, {FOO0})
     (batch,) = h.log.batches[partition(h)]
     assert (batch.is_transactional, batch.producer_id, batch.producer_epoch) == (True, 232, 0)
@@ -834,7 +837,7 @@ def test_serde_offset_commit_value(ibp: str, version: int) -> None:
     committed = at(37, metadata="m", leader_epoch=15)
     written = write_offset(committed, MetadataVersion.parse(ibp))
     assert int.from_bytes(written[:2]) == version
-    assert read_offset(written) == (committed if version == 3 else replace(committed, leader_epoch=-1))
+    assert read_offset(written) == (committed if version == 3 else committed._replace(leader_epoch=-1))
 
 
 @kafka("GMM-57")

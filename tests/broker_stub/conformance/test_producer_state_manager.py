@@ -417,10 +417,63 @@ def test_pid_expiration_timeout(producers: Producers) -> None:
     assert producers.manager.map_end_offset == 3
 
 
+@kafka("TPS-7")
 def test_producers_with_ongoing_transactions_do_not_expire(producers: Producers) -> None:
-    producers.data(0, 99, transactional=True)
-    producers.manager.remove_expired(NOW_MS + 2 * EXPIRATION_MS)
+    producers.data(0, 99, epoch=5, transactional=True)
+    assert producers.manager.first_unstable_offset == 99
+    for _ in range(2):
+        producers.manager.remove_expired(NOW_MS + EXPIRATION_MS + 1)
+        assert ID in producers.manager.producers
+        assert producers.manager.first_unstable_offset == 99
+
+
+@kafka("TPS-6")
+def test_a_marker_that_fences(producers: Producers) -> None:  # rule T12.3
+    producers.data(0, 0, transactional=True)
+    producers.end(1, committed=False, epoch=EPOCH + 1)
+    assert (producers.state().transaction, producers.state().batches) == (None, ())
+    producers.manager.remove_expired(NOW_MS)
     assert ID in producers.manager.producers
+
+
+LATE_MS = 1_200_000
+
+
+@kafka("TPS-2")
+@kafka("TPS-3")
+def test_late_transactions(producers: Producers) -> None:  # rule T8.6
+    manager = producers.manager
+    first, second = {"producer_id": 39, "epoch": 2}, {"producer_id": 57, "epoch": 9}
+    producers.data(0, 100, transactional=True, **first)
+    assert not manager.has_late_transaction(NOW_MS, LATE_MS)
+    producers.data(0, 150, transactional=True, timestamp=NOW_MS + 500, **second)
+    assert not manager.has_late_transaction(NOW_MS + 500, LATE_MS)
+    manager.take_snapshot()
+    assert not manager.has_late_transaction(NOW_MS + LATE_MS, LATE_MS)
+    for now_ms in (NOW_MS + LATE_MS + 1, NOW_MS + LATE_MS + 501):
+        assert manager.has_late_transaction(now_ms, LATE_MS)
+        reloaded = producers.reloaded(0, manager.map_end_offset, now_ms)
+        assert reloaded.manager.has_late_transaction(now_ms, LATE_MS)
+    producers.end(200, **first)
+    assert manager.has_late_transaction(NOW_MS + LATE_MS + 501, LATE_MS)
+    producers.end(250, **second)
+    assert not manager.has_late_transaction(NOW_MS + LATE_MS + 501, LATE_MS)
+
+
+@pytest.mark.parametrize(
+    "truncate",
+    [
+        pytest.param(lambda manager: manager.truncate_and_reload(0, 80, NOW_MS), marks=kafka("TPS-4")),
+        pytest.param(lambda manager: manager.truncate_fully(150), marks=kafka("TPS-5")),
+    ],
+)
+def test_a_truncation_forgets_late_transactions(
+    producers: Producers, truncate: Callable[[ProducerStateManager], None]
+) -> None:
+    producers.data(0, 100, transactional=True)
+    assert producers.manager.has_late_transaction(NOW_MS + LATE_MS + 1, LATE_MS)
+    truncate(producers.manager)
+    assert not producers.manager.has_late_transaction(NOW_MS + LATE_MS + 1, LATE_MS)
 
 
 @kafka("PRS-26")
@@ -437,6 +490,7 @@ def test_old_epoch_for_control_record(producers: Producers) -> None:
         producers.end(100, epoch=3)
 
 
+@kafka("TPS-8")
 def test_coordinator_fencing(producers: Producers) -> None:
     producers.data(0, 99, transactional=True)
     producers.end(100, coordinator_epoch=1)
@@ -445,6 +499,15 @@ def test_coordinator_fencing(producers: Producers) -> None:
     producers.end(102, coordinator_epoch=2)
     with pytest.raises(TransactionCoordinatorFenced):
         producers.end(103, coordinator_epoch=1)
+
+
+@kafka("TPS-9")
+def test_coordinator_fencing_after_a_reload(producers: Producers) -> None:  # rule T12.5
+    producers.data(0, 99, transactional=True)
+    producers.end(100, coordinator_epoch=1)
+    producers.manager.take_snapshot()
+    with pytest.raises(TransactionCoordinatorFenced):
+        producers.reloaded(0, 200).end(100)
 
 
 @pytest.mark.parametrize(
@@ -468,6 +531,7 @@ def test_load_from_damaged_snapshot_file(producers: Producers, damage: Callable[
     assert reloaded.state().batches[-1].last_offset == 0
 
 
+@kafka("TPS-10")
 def test_append_empty_control_batch(producers: Producers) -> None:
     append = producers.manager.prepare(ID, Origin.CLIENT)
     assert append.append(header(-1, 15, control=True), None) is None
@@ -521,19 +585,22 @@ def test_last_stable_offset_completed_txn(producers: Producers) -> None:
         last += 20
 
 
+@kafka("TPS-15")
 def test_skip_empty_transactions(producers: Producers) -> None:
     manager = producers.manager
     first = manager.prepare(ID, Origin.CLIENT)
     first.append(header(0, 16, count=5, transactional=True), None)
     manager.update(ID, first)
+    manager.replicated(21)
     assert (first.started, manager.first_unstable_offset) == ([16], 16)
     second = manager.prepare(ID, Origin.CLIENT)
     completed = [end_marker(second, 21, True), end_marker(second, 22, True), end_marker(second, 23, False)]
     second.append(header(5, 24, count=4, transactional=True), None)
     completed += [end_marker(second, 28, False), end_marker(second, 29, False)]
     second.append(header(9, 30, count=2, transactional=True), None)
-    assert [found and (found.first_offset, found.last_offset) for found in completed] == [
-        (16, 21), None, None, (24, 28), None,
+    assert completed == [
+        CompletedTransaction(ID, 16, 21, is_aborted=False), None, None,
+        CompletedTransaction(ID, 24, 28, is_aborted=True), None,
     ]  # fmt: skip
     assert second.started == [24, 30]
     manager.update(ID, second)
@@ -577,3 +644,61 @@ def test_who_has_not_expired_stays_when_others_have(producers: Producers) -> Non
     producers.data(0, 1, producer_id=2, timestamp=NOW_MS + 10)
     producers.manager.remove_expired(NOW_MS + EXPIRATION_MS)
     assert producers.manager.producers.keys() == {2}
+
+
+# verification of transactions
+
+
+@kafka("TPS-11")
+def test_an_entry_for_verification() -> None:  # rules T10.5, T10.18
+    producers = Producers()
+    verifications = producers.manager.verifications
+    guard = verifications.start(ID, EPOCH, 0, NOW_MS)
+    assert verifications.start(ID, EPOCH, 0, NOW_MS) is guard
+    entry = verifications.get(ID)
+    assert entry is not None
+    assert entry.guard is guard
+    producers.data(0, 0, transactional=True)
+    verifications.end(ID)
+    assert verifications.get(ID) is None
+
+
+@kafka("TPS-12")
+def test_sequence_and_epoch_of_a_verification() -> None:  # rule T10.5
+    verifications = Producers().manager.verifications
+    guard = verifications.start(ID, 0, 1, NOW_MS)
+    entry = verifications.get(ID)
+    assert entry is not None
+    for epoch, sequence, expected in ((0, 1, (0, 1)), (0, 0, (0, 0)), (0, 5, (0, 0)), (1, 2, (1, 2)), (0, 0, (1, 2))):
+        assert verifications.start(ID, epoch, sequence, NOW_MS) is guard
+        assert (entry.epoch, entry.lowest_sequence) == expected
+
+
+@kafka("TPS-13")
+def test_no_batch_overtakes_one_that_is_not_verified() -> None:  # rule T10.17
+    """Whether verification was turned off meanwhile plays no part: producers do not know of it."""
+    producers = Producers()
+    producers.manager.verifications.start(ID, EPOCH, 0, NOW_MS)
+    entry = producers.manager.verifications.get(ID)
+    with pytest.raises(OutOfOrderSequence):
+        producers.data(4, 0, transactional=True)
+    assert producers.manager.verifications.get(ID) is entry
+
+
+@kafka("TPS-14")
+def test_a_verification_expires() -> None:  # rule T10.18
+    manager = Producers().manager
+    manager.verifications.start(ID, EPOCH, 0, NOW_MS)
+    manager.remove_expired(NOW_MS + EXPIRATION_MS // 2)
+    assert manager.verifications.get(ID) is not None
+    manager.remove_expired(NOW_MS + EXPIRATION_MS + 1)
+    assert manager.verifications.get(ID) is None
+
+
+def test_a_log_with_producers_changes_no_log_without() -> None:
+    with_some, with_none = Producers(), Producers()
+    assert with_none.manager.producers is with_some.manager.producers  # most logs have none: one table for all
+    with_some.data(0, 0, transactional=True)
+    with_some.end(1)
+    assert (with_none.manager.producers, with_none.manager.first_unstable_offset) == ({}, None)
+    assert with_none.manager.is_empty

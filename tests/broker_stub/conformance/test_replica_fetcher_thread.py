@@ -5,7 +5,9 @@ Upstream's cases follow two partitions, whose answers differ; here each answer h
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from uuid import UUID
 
 import pytest
 import trio
@@ -13,11 +15,13 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.broker_stub.log import Log
+from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import LATEST
+from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import PARTITION, a_log, batch
-from tests.broker_stub.replication.support import ID
-from tests.broker_stub.replication.test_fetcher import Follower
+from tests.broker_stub.replication.support import ID, Leader
+from tests.broker_stub.replication.test_fetcher import AT_LEADER, Follower
 
 kafka = pytest.mark.kafka
 
@@ -152,6 +156,60 @@ async def test_a_leader_that_knows_no_end(nursery: trio.Nursery) -> None:
     assert f.log.log_end_offset == 100
 
 
+@kafka("RFT-3")
+async def test_who_cannot_be_asked_is_asked_again(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    """Upstream gives each partition an unknown error; here none is truncated, and both are delayed (rule B5.15)."""
+    logs = {PARTITION: log_of({5: 100}, 98), A1: log_of({5: 100}, 98)}
+    f = Follower(nursery, logs[PARTITION], inter_broker_protocol_version="2.6")
+    f.leader = Two(52, 49)
+    f.fetchers = type(f.fetchers)(dataclasses.replace(f.fetchers._port, dial=f.leader.dial))
+    nursery.start_soon(f.fetchers.run)
+    f.leader.refuse = True
+    for partition, log in logs.items():
+        f.fetchers.follow(partition, log, 9, 5, AT_LEADER, ID)
+    await f.settle()
+    (fetcher,) = f.fetchers._fetchers.values()
+    assert all(fetcher.partitions[partition].is_truncating for partition in logs)
+    assert [log.log_end_offset for log in logs.values()] == [100, 100]
+    f.leader.refuse = False
+    await trio.sleep(2)
+    assert kinds(f)[0] == "E"
+    assert [log.log_end_offset for log in logs.values()] == [52, 49]
+
+
+@kafka("RFT-20")
+def test_a_session_says_what_is_new_and_what_is_gone() -> None:
+    def fetch(offset: int, topic_id: UUID) -> FollowerFetch:
+        return FollowerFetch(topic_id, offset, 0, 1, -1)
+
+    first, second, new = UUID(int=1), UUID(int=2), UUID(int=3)
+    t1p0, t1p1, t2p1 = TopicPartition("t1", 0), TopicPartition("t1", 1), TopicPartition("t2", 1)
+    session = FollowerSession(1000)
+    wanted = {t1p0: fetch(150, first), t1p1: fetch(155, first), t2p1: fetch(160, second)}
+    request, version = session.request(wanted, (), LATEST.fetch_version)
+    assert version == LATEST.fetch_version
+    assert session.sent == wanted
+    assert [(topic.topic_id, [p.partition for p in topic.partitions]) for topic in request.topics] == [
+        (first, [0, 1]), (second, [1]),
+    ]  # fmt: skip
+    assert [(p.fetch_offset, p.current_leader_epoch, p.log_start_offset, p.partition_max_bytes, p.last_fetched_epoch)
+            for topic in request.topics for p in topic.partitions] == [
+        (offset, 1, 0, 1000, -1) for offset in (150, 155, 160)
+    ]  # fmt: skip
+    assert request.forgotten_topics_data == ()
+    session.answered(123)
+
+    kept = {t1p1: fetch(155, first), t2p1: fetch(160, new)}
+    request, _ = session.request(kept, (t1p0,), LATEST.fetch_version)
+    assert session.sent == kept
+    (replaced,) = request.topics
+    assert (replaced.topic_id, [(p.partition, p.fetch_offset) for p in replaced.partitions]) == (new, [(1, 160)])
+    assert {(topic.topic_id, topic.partitions) for topic in request.forgotten_topics_data} == {
+        (first, (0,)), (second, (1,)),
+    }  # fmt: skip
+    assert (request.session_id, request.session_epoch) == (123, 1)
+
+
 @kafka("RFT-14")
 async def test_a_leader_that_fails_is_asked_until_it_answers(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     f = Follower(nursery, log_of({5: 300}, 100), inter_broker_protocol_version="2.6")
@@ -178,3 +236,86 @@ async def test_a_partition_truncates_until_it_knows(nursery: trio.Nursery) -> No
     f.leader.fetched = [{"high_watermark": 0}]
     await f.follow(5)
     assert states == [True, False]
+
+
+class Two(Leader):
+    """It leads partitions 0 and 1, and knows where their epochs end."""
+
+    def __init__(self, *end_offsets: int) -> None:
+        super().__init__()
+        self._end_offsets = end_offsets
+
+    def _answer(self, request: object) -> wire.Message | None:
+        if not isinstance(request, wire.OffsetForLeaderEpochRequest):
+            return super()._answer(request)
+        ends = tuple(
+            wire.OffsetForLeaderEpochResponseEpochEndOffset(
+                partition=entry.partition, leader_epoch=5, end_offset=self._end_offsets[entry.partition]
+            )
+            for topic in request.topics
+            for entry in topic.partitions
+        )
+        return wire.OffsetForLeaderEpochResponse(topics=(wire.OffsetForLeaderTopicResult(topic="a", partitions=ends),))
+
+
+A1 = PARTITION._replace(partition=1)
+
+
+@kafka("RFT-2")
+async def test_the_end_is_asked_of_partitions_with_epochs_only(nursery: trio.Nursery) -> None:
+    f = Follower(nursery, log_of({5: 1}), inter_broker_protocol_version="2.6")
+    f.leader = Two(1, 1)
+    f.fetchers = type(f.fetchers)(dataclasses.replace(f.fetchers._port, dial=f.leader.dial))
+    nursery.start_soon(f.fetchers.run)
+    f.leader.fetched = [{"high_watermark": 0}] * 2
+    for partition, log in ((PARTITION, f.log), (A1, a_log())):
+        f.fetchers.follow(partition, log, 9, 5, AT_LEADER, ID)
+    await f.settle()
+    assert kinds(f) == "EFFF"
+    (asked,) = f.leader.requests[0].topics
+    assert [entry.partition for entry in asked.partitions] == [0]
+    assert {p.partition for p in f.leader.requests[1].topics[0].partitions} == {0, 1}
+
+
+@kafka("RFT-16")
+async def test_who_becomes_leader_meanwhile_is_not_truncated(nursery: trio.Nursery) -> None:
+    logs = {PARTITION: log_of({5: 100}, 98), A1: log_of({5: 100}, 98)}
+    f = Follower(nursery, logs[PARTITION], inter_broker_protocol_version="2.6")
+    f.leader = Two(52, 49)
+    f.fetchers = type(f.fetchers)(dataclasses.replace(f.fetchers._port, dial=f.leader.dial))
+    nursery.start_soon(f.fetchers.run)
+    f.leader.meanwhile = [lambda: f.fetchers.stop([PARTITION])]
+    for partition, log in logs.items():
+        f.fetchers.follow(partition, log, 9, 5, AT_LEADER, ID)
+    await f.settle()
+    assert [log.log_end_offset for log in logs.values()] == [100, 49]
+
+
+@kafka("RFT-17")
+async def test_an_error_when_the_connection_is_closed_goes_no_further(nursery: trio.Nursery) -> None:
+    f = Follower(nursery, log_of({5: 3}))
+
+    async def fail() -> None:
+        f.leader.closed += 1
+        await trio.lowlevel.checkpoint()
+        raise OSError("it cannot be closed")
+
+    f.leader.aclose = fail  # type: ignore[method-assign]
+    await f.follow(5)
+    assert f.leader.connections == 1
+    f.fetchers.stop([PARTITION])
+    f.fetchers.stop_idle()
+    await f.settle()
+    assert f.leader.closed == 1
+
+
+@kafka("RFT-21")
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_consumers_are_woken_by_a_new_high_watermark(nursery: trio.Nursery, *, is_new: bool) -> None:
+    """Rule B2.23."""
+    log = log_of({5: 100}, 50 if is_new else 100)
+    f = Follower(nursery, log)
+    f.leader.fetched = [{"high_watermark": 100}]
+    await f.follow(5)
+    assert f.moved == ([PARTITION] if is_new else [])
+    assert log.high_watermark == 100

@@ -71,7 +71,7 @@ async def test_a_resignation_drops_a_load() -> None:  # rule T9.16
 async def test_the_load_of_an_older_epoch_is_dropped() -> None:  # rule T9.16
     host = await loaded(("a", VALUES))
     host.lead(0, 9)
-    await host.manager._work.popleft()()
+    await host.manager._work.do_next()
     assert host.manager.is_loading
     await host.work()
     assert host.manager.is_current("a", 9)

@@ -58,12 +58,15 @@ class MemoryOffsetsLog:
         self.online = True
         self.error = ErrorCode.NONE
         self.held = False
+        #: of each append
+        self.guards: list[object] = []
         self._waiting: list[tuple[OnAppended, int]] = []
 
     def is_online(self, partition: int) -> bool:
         return self.online
 
-    def append(self, partition: int, records: bytes, on_appended: OnAppended) -> None:
+    def append(self, partition: int, records: bytes, on_appended: OnAppended, guard: object = None) -> None:
+        self.guards.append(guard)
         if self.error is not ErrorCode.NONE and not self.held:
             on_appended(-1, self.error)
             return
@@ -173,7 +176,7 @@ class Host:
     async def work(self) -> None:
         """Do what waits in the background."""
         while self.manager._work:
-            await self.manager._work.popleft()()
+            await self.manager._work.do_next()
 
     def group(self, group_id: str = GROUP) -> Group:
         return self.manager.groups[group_id]

@@ -12,6 +12,7 @@ import pytest
 from trio.testing import MockClock
 
 from kce.broker_stub.groups.group import GroupState
+from kce.broker_stub.groups.joining import Join
 from kce.broker_stub.groups.manager import Producer
 from kce.broker_stub.groups.member import Client, JoinResult, Member, SyncResult
 from kce.wire import (
@@ -254,3 +255,60 @@ async def test_each_partition_is_answered(mock_clock: MockClock) -> None:
         (-1, "", ErrorCode.UNKNOWN_MEMBER_ID), (1, joined.member_id, NONE),
     ):  # fmt: skip
         assert host.commit({A: 1, second: 2}, member_id, generation) == {A: error, second: error}
+
+
+async def test_a_group_ends_though_a_transaction_has_not(mock_clock: MockClock) -> None:  # rule G7.33
+    host = Host(mock_clock)
+    assert host.commit({A: 1}) == {A: NONE}
+    host.commit({A: 2}, producer=PRODUCER)
+    group = host.group()
+    assert host.coordinator.delete([GROUP, "other"]) == {GROUP: NONE, "other": ErrorCode.GROUP_ID_NOT_FOUND}
+    assert (group.is_dead, host.manager.groups) == (True, {})
+    assert [value for _, value in host.log.records()][-1] is None
+
+
+async def test_a_group_that_is_dead_and_still_there(mock_clock: MockClock) -> None:  # rules G7.31, G7.33
+    host = Host(mock_clock)
+    host.commit({A: 1})
+    host.log.online = False
+    assert [host.coordinator.delete([GROUP]) for _ in range(2)] == [
+        {GROUP: NONE}, {GROUP: ErrorCode.GROUP_ID_NOT_FOUND},
+    ]  # fmt: skip
+    assert host.coordinator.delete_offsets(GROUP, [A]) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
+    assert host.leave("m") == (UNAVAILABLE, [])
+    assert host.heartbeat("m", 0) == UNAVAILABLE
+    assert host.commit({A: 1}) == {A: UNAVAILABLE}
+    assert host.join().answer == JoinResult(member_id="", error=UNAVAILABLE)
+    assert host.fetch(A) == {A: (-1, NONE)}
+    assert host.sync(0, "m").answer == SyncResult(UNAVAILABLE)
+    assert host.coordinator.describe(GROUP).group_state == "Dead"
+
+
+async def test_who_finds_no_room_is_forgotten_first(mock_clock: MockClock) -> None:  # rules G3.5, G3.6
+    host = Host(mock_clock, group_max_size="1")
+    pending = host.join(requires_member_id=True).answer.member_id
+    host.stable()
+    seen: list[Any] = []
+    group = host.group()
+    assert group.pending_members == {pending}
+    host.coordinator._joining.join(
+        group,
+        Join(
+            group_id=GROUP, member_id=pending, client=Client("c", "/h"), session_timeout_ms=100,
+            rebalance_timeout_ms=100, protocol_type=CONSUMER, protocols=RANGE,
+        ),
+        lambda result: seen.append((result, set(group.pending_members))),
+    )  # fmt: skip
+    assert seen == [(JoinResult(member_id="", error=ErrorCode.GROUP_MAX_SIZE_REACHED), set())]
+
+
+async def test_generation_0_is_a_generation(mock_clock: MockClock) -> None:  # rules G7.3, G7.19
+    host = Host(mock_clock)
+    host.manager.get_or_create(GROUP)
+    for producer in (None, PRODUCER):
+        assert host.commit({A: 1}, generation=0, producer=producer) == {A: ErrorCode.UNKNOWN_MEMBER_ID}
+        assert host.commit({A: 1}, generation=-1, producer=producer) == {A: NONE}
+    host.joined()
+    assert host.commit({A: 1}, generation=-1) == {A: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert host.commit({A: 1}, generation=0, producer=PRODUCER) == {A: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert host.commit({A: 1}, generation=-1, producer=PRODUCER) == {A: NONE}

@@ -310,3 +310,20 @@ async def test_a_transaction_ends_in_its_partitions(mock_clock: trio.testing.Moc
 
 def test_a_value_is_read_as_it_was_written() -> None:
     assert read_group(write_group(VALUE, IBP)) == VALUE
+
+
+async def test_a_load_is_measured_from_its_order(mock_clock: trio.testing.MockClock) -> None:  # rule G9.19
+    host = Host(mock_clock, owns=False)
+    host.manager.load(3, 1)
+    mock_clock.jump(0.070)
+    await host.work()
+    assert (host.manager.load_times.max, host.manager.loaded) == (70, {3: 1})
+
+
+async def test_the_size_of_metadata(mock_clock: trio.testing.MockClock) -> None:  # rule G7.9
+    """In UTF-16, as a Java string has it, whatever it holds."""
+    fits = Host(mock_clock, offset_metadata_max_bytes="4").manager.fits
+    assert [fits(text) for text in ("", "aaaa", "aaaaa", "\U0001f600" * 2, "\U0001f600" * 2 + "a")] == [
+        True, True, False, True, False,
+    ]  # fmt: skip
+    assert [fits("\ud800" * count) for count in (4, 5)] == [True, False]

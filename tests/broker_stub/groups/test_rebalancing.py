@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from trio.testing import MockClock
 
 from kce.broker_stub.groups.coordinator import Sync
-from kce.broker_stub.groups.group import GroupState
+from kce.broker_stub.groups.group import GroupState, IllegalState
 from kce.broker_stub.groups.joining import Join
 from kce.broker_stub.groups.member import Client, JoinResult, SyncResult
+from kce.broker_stub.groups.rebalancing import DelayedSync
 from kce.wire import ErrorCode
 from tests.broker_stub.groups.support import DELAY_MS, GROUP, TIMEOUT_MS, Host, Result
 
@@ -236,3 +239,95 @@ async def test_an_answer_that_cannot_be_given_leaves_nothing_undone(mock_clock: 
             fails,
         )  # fmt: skip
     assert (len(host.group("g").pending_members), waiting(host)) == (1, (3, 0, 0))
+
+
+async def test_what_waits_for_syncs_is_over(mock_clock: MockClock) -> None:  # rule G12.7
+    host = Host(mock_clock)
+    host.join(**LONG)
+    host.advance(DELAY_MS)
+    group, rebalancing = host.group(), host.coordinator.rebalancing
+    known = vars(group).copy()
+    others = (
+        {"generation": 2}, {"pending_syncs": set()}, {"state": GroupState.PREPARING_REBALANCE},
+        {"state": GroupState.EMPTY}, {"state": GroupState.DEAD},
+    )  # fmt: skip
+    assert not DelayedSync(rebalancing, group, 300).try_complete()
+    for change in others:
+        operation = DelayedSync(rebalancing, group, 300)
+        vars(group).update(change)
+        assert (operation.try_complete(), operation.is_completed) == (True, True), change
+        vars(group).update(known)
+    group.state = GroupState.STABLE
+    assert not DelayedSync(rebalancing, group, 300).try_complete()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("is_stable", [True, False])
+async def test_other_protocols_begin_a_rebalance(
+    mock_clock: MockClock, is_stable: bool, leads: bool, caplog: pytest.LogCaptureFixture
+) -> None:  # rules G3.20, G3.21
+    host = Host(mock_clock)
+    joins = [host.join(**LONG) for _ in range(2)]
+    host.advance(2 * DELAY_MS)
+    leader, other = (join.answer.member_id for join in joins)
+    if is_stable:
+        host.synced(1, leader, {})
+    who = leader if leads else other
+    caplog.set_level("INFO")
+    again = host.join(who, protocols=(("range", b"new"),), session_timeout_ms=4000, rebalance_timeout_ms=200)
+    assert (again.is_parked, host.state()) == (True, GroupState.PREPARING_REBALANCE)
+    (line,) = (message for message in caplog.messages if "rebalance, because" in message)
+    kind = "leader" if leads else "member"
+    assert line.endswith(f"rebalance, because {kind} {who} rejoins; its reason: not provided")
+    member = host.group().members[who]
+    assert (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms) == (
+        (("range", b"new"),), 4000, 200,
+    )  # fmt: skip
+
+
+async def test_only_members_sync(mock_clock: MockClock) -> None:
+    host = Host(mock_clock)
+    host.stable()
+    for change in (host.group().add_pending_sync, host.group().remove_pending_sync):
+        with pytest.raises(IllegalState, match="other is no member"):
+            change("other")
+    assert host.group().pending_syncs == set()
+
+
+async def test_nothing_is_watched_that_is_over(mock_clock: MockClock) -> None:
+    host = Host(mock_clock)
+    of = host.coordinator.rebalancing
+    joins = [host.join(**LONG) for _ in range(2)]
+    host.advance(2 * DELAY_MS)
+    leader, other = (join.answer.member_id for join in joins)
+    assert (of.joins.watched, of.syncs.watched) == (2, 1)  # those that end with a delay stay until they are purged
+    for member_id in (other, leader):
+        host.sync(1, member_id)
+    assert of.syncs.watched == 0
+    host.join(other, protocols=(("range", b"new"),), **LONG)
+    assert of.joins.watched == 1
+    host.join(leader, **LONG)
+    assert (host.group().generation, of.joins.watched, of.syncs.watched) == (2, 0, 1)
+    assert (of.heartbeats.watched, waiting(host)) == (2, (2, 0, 1))
+
+
+async def test_who_does_not_fit_is_no_member(mock_clock: MockClock) -> None:  # rule G3.15
+    host = Host(mock_clock)
+    host.stable(instance_id="i")
+    group = host.group()
+    (known,) = group.members.values()
+    before = dict(group.members)
+    for change in ({"member_id": "x"}, {"member_id": "x", "instance_id": None, "protocols": (("other", b""),)}):
+        with pytest.raises(IllegalState):
+            group.add(replace(known, **change))  # type: ignore[arg-type]
+    assert (group.members, group.static_members, group.awaiting_join) == (before, {"i": known.member_id}, 0)
+
+
+async def test_a_parked_member_that_is_removed_is_waited_for_no_more(mock_clock: MockClock) -> None:  # rule G3.37
+    host = Host(mock_clock)
+    host.join(**LONG)
+    group = host.group()
+    (member_id,) = group.members
+    assert group.awaiting_join == 1
+    group.remove(member_id)
+    assert (group.awaiting_join, group.members) == (0, {})

@@ -29,7 +29,9 @@ class Plane:
         self.log: Log | None = a_log()
         self.is_leader = True
 
-    def append(self, records: Any, acks: int, timeout_ms: int, respond: Any, *, origin: Origin) -> None:
+    def append(
+        self, records: Any, acks: int, timeout_ms: int, respond: Any, *, origin: Origin, guards: Any = None
+    ) -> None:
         self.appends.append((records, acks, timeout_ms, origin))
         if self.results:
             respond({OFFSETS: self.results.pop(0)})

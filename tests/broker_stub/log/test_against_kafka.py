@@ -112,14 +112,15 @@ def test_kafka_dumps_every_file(tools: Tools, tmp_path: Path, codec: Codec) -> N
 class Numbered:
     """Records of one partition: each produced with a number, and all consumed again."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, is_idempotent: bool = True) -> None:
         self.address = address
+        self._is_idempotent = is_idempotent
 
     def produce(self, first: int, how_many: int, codec: str = "none") -> None:
         failed = []
         producer = Producer(
-            {"bootstrap.servers": self.address, "enable.idempotence": True, "compression.type": codec, "log_level": 0,
-             "batch.num.messages": 10, "linger.ms": 1}
+            {"bootstrap.servers": self.address, "enable.idempotence": self._is_idempotent, "compression.type": codec,
+             "log_level": 0, "batch.num.messages": 10, "linger.ms": 1}
         )  # fmt: skip
         for number in range(first, first + how_many):
             producer.produce(

@@ -49,12 +49,15 @@ def test_topic_ids() -> None:
     assert checkpoints.read_topic_id(disk, "/d/x") is None
     checkpoints.write_topic_id(disk, "/d/x", topic_id)
     assert disk.read("/d/x") == b"version: 0\ntopic_id: Ej5FZ-ibEtOkVkJmFBdAAA"
-    assert checkpoints.read_topic_id(disk, "/d/x") == topic_id
+    found = checkpoints.read_topic_id(disk, "/d/x")
+    assert found == topic_id
+    assert checkpoints.read_topic_id(disk, "/d/x") is found  # of many partitions
     for content in (
         b"",
         b"version: 1\ntopic_id: Ej5FZ-ibEtOkVkJmFBdAAA",
         b"version: 0\ntopic_id: AAA",
         b"version: 0\n",
+        b"version: 0\ntopic_id: Ej5FZ-ibEtOkVkJmFBdAAA: ",
     ):
         disk.write("/d/x", content)
         with pytest.raises(BadCheckpoint, match="/d/x"):
@@ -84,5 +87,9 @@ def test_names_of_folders() -> None:
             assert (found.kind, found.partition.partition) == (kind, 12)
             assert len(name) <= 255 or kind == "future"
             assert topic.startswith(found.partition.topic)
+    first, second = parse_folder("many-0"), parse_folder("many-1")
+    assert first is not None
+    assert second is not None
+    assert first.partition.topic is second.partition.topic
     for name in ("a", "a-", "-0", "a-x", "a-0-delete", "a-0.x-other", "a b-0"):
         assert parse_folder(name) is None

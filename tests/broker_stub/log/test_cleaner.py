@@ -18,7 +18,7 @@ from kce.broker_stub.log.cleaner import Cleaner, cleanable, groups
 from kce.broker_stub.log.compaction import Compaction, KeyOffsets, Transactions
 from kce.broker_stub.log.producer_state import Origin
 from kce.harness.world.memory_disk import MemoryDisk
-from kce.wire import Codec, Record, RecordBatch
+from kce.wire import Codec, Record, RecordBatch, TimestampType
 from kce.wire.records import read_records, write_records
 from tests.broker_stub.log.support import NOW_MS, PARTITION, Context, a_log, batch, marker
 
@@ -244,14 +244,24 @@ def test_a_small_buffer_takes_several_passes() -> None:
     assert {offset for offset, _, _ in kept if offset < active} == set(last.values())
 
 
-def test_a_batch_with_more_keys_than_the_buffer_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_with_more_keys_than_the_buffer_takes_several_passes() -> None:
     log = compacted(segment_bytes="100000")
-    put(log, *((b"%d" % i, b"x") for i in range(50)))
+    for _ in range(2):
+        put(log, *((b"%d" % i, b"x") for i in range(50)))
+    log.roll()
+    cleaner = clean(log, buffer_bytes=24 * 10)
+    assert cleaner.ends == {PARTITION: 100}
+    assert [offset for offset, _, _ in contents(log)] == list(range(50, 100))
+
+
+def test_a_buffer_without_room_for_a_key(caplog: pytest.LogCaptureFixture) -> None:
+    log = compacted()
+    put(log, (b"k", b"1"), (b"k", b"2"))
     log.roll()
     before = contents(log)
-    clean(log, buffer_bytes=24 * 10)
+    clean(log, buffer_bytes=24)
     assert contents(log) == before
-    assert "log.cleaner.dedupe.buffer.size" in caplog.text
+    assert "log.cleaner.dedupe.buffer.size has no room for a key" in caplog.text
 
 
 def test_neighbours_share_a_segment() -> None:
@@ -457,3 +467,18 @@ def test_an_empty_segment_replaces_all_files_of_the_old_one() -> None:
     loaded = a_log(Context(disk), segment_bytes="300")
     assert [segment.size > 0 for segment in loaded.segments] == [base != bases[1] for base in bases]
     assert not disk.exists(f"{log.folder}/{bases[1]:020d}.txnindex")
+
+
+def test_what_replaces_segments_is_durable() -> None:
+    disk = MemoryDisk()
+    log = compacted(disk)
+    for i in range(40):
+        log.context.time_ms += 1  # type: ignore[attr-defined]
+        put(log, (b"k%d" % (i % 39), b"v%d" % i), timestamp_type=TimestampType.CREATE_TIME)
+    clean(log)
+    names = [name for name in disk.files(log.folder) if name.startswith(f"{0:020}.")]
+    before = {name: disk.read(f"{log.folder}/{name}") for name in names}
+    first = log.segments[0]
+    assert first.time_index.last.timestamp == first.max_timestamp.timestamp
+    disk.crash()
+    assert {name: disk.read(f"{log.folder}/{name}") for name in names} == before

@@ -13,6 +13,8 @@ import trio
 
 from kce.broker_stub.log import Log
 from kce.broker_stub.log.cleaner import Cleanable, Cleaner, _Changed, _Pass, cleanable, groups
+from kce.wire.record import Record, RecordBatch
+from kce.wire.records import write_records
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import NOW_MS, PARTITION, Context, a_log, append, batch, config
 
@@ -67,6 +69,15 @@ def test_what_waits_for_too_long_is_due() -> None:
     second = log.segments[1].base_offset
     assert not cleanable(log, second, NOW_MS + 60_001).is_due
     assert not cleanable(log, 8, NOW_MS + 10**9).is_due
+
+
+@pytest.mark.parametrize(("timestamp", "is_due"), [(0, True), (-1, False)])
+def test_time_begins_at_0(timestamp: int, is_due: bool) -> None:
+    log = a_log(Context(), **COMPACT, max_compaction_lag_ms="60000")
+    for _ in range(3):
+        append(log, key=b"k", timestamp=timestamp)
+    log.set_high_watermark(3)
+    assert cleanable(log, None, NOW_MS).is_due is is_due
 
 
 def test_what_is_young_stays() -> None:
@@ -152,13 +163,14 @@ def test_what_was_compacted_before_a_truncation_is_not_clean() -> None:
 
 
 def test_an_uncleanable_log_is_tried_once() -> None:
-    """Its messages are of an old format."""
+    """There is no room for a key."""
     log = a_log(Context(), **COMPACT)
-    for i in range(8):
-        log.append_as_follower(batch(b"%d" % i, key=b"k", base_offset=i, magic=1))
-    log.set_high_watermark(8)
+    keys = tuple(Record(offset=i, timestamp=NOW_MS, key=b"%d" % i, value=b"v") for i in range(8))
+    for _ in range(8):
+        log.append_as_leader(write_records(RecordBatch.of(*keys)), 0)
+    log.set_high_watermark(log.log_end_offset)
     logs = {PARTITION: log}
-    cleaner = a_cleaner(logs)
+    cleaner = Cleaner(logs, lambda: NOW_MS + 10_000, 24)
     assert cleaned(cleaner) == [log]
     assert cleaner.ends == {}
     cleaner.forget(PARTITION)
@@ -204,3 +216,39 @@ def test_a_pass_ends_when_one_of_its_segments_is_gone() -> None:
     pass_._check(segments[1:])
     with pytest.raises(_Changed):
         pass_._check(segments)
+
+
+async def test_how_far_the_keys_were_read() -> None:
+    log = a_log(Context(), **COMPACT)
+    for i in range(8):
+        append(log, b"v", key=b"%d" % i)
+    log.set_high_watermark(8)
+    one = cleanable(log, None, NOW_MS)
+    assert one.end == log.segments.active.base_offset
+    pass_ = _Pass(log, {PARTITION: log}, ())
+    for capacity, end in ((2, 2), (3, 3), (99, one.end)):
+        keys, found = await pass_.read_keys(one, capacity)
+        assert (found, keys.latest, len(keys)) == (end, end - 1, min(capacity, one.end))
+
+
+def test_the_end_of_the_last_pass() -> None:  # rule B6.22
+    log = a_compacted_log()
+    cleaner = Cleaner({PARTITION: log}, log.context.now_ms, 1 << 20)
+    assert cleaner._end_of_last_pass(log) is None
+    cleaner.ends[PARTITION] = 4  # of the checkpoint
+    assert cleaner._end_of_last_pass(log) == 4
+    cleaner._truncations[PARTITION] = log.truncations
+    assert cleaner._end_of_last_pass(log) == 4
+    log.truncate_to(7)
+    assert cleaner._end_of_last_pass(log) is None
+
+
+async def test_a_gap_before_the_end_counts_as_read() -> None:
+    log = a_log(Context(), **COMPACT)
+    append(log, b"v", key=b"k")
+    log.roll(9)
+    log.append_as_follower(batch(b"v", key=b"k", base_offset=9, leader_epoch=0))
+    log.set_high_watermark(log.log_end_offset)
+    one = cleanable(log, None, NOW_MS)
+    keys, end = await _Pass(log, {PARTITION: log}, ()).read_keys(one, 9)
+    assert (one.end, end, keys.latest, keys.get(b"k")) == (log.segments.active.base_offset, one.end, one.end - 1, 0)

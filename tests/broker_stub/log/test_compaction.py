@@ -212,3 +212,24 @@ def test_the_marker_of_a_producers_epoch_stays_without_records(epoch: int, stays
     marker = replace(end(8, epoch=3), base_timestamp=NOW_MS, has_delete_horizon=True)
     kept = compaction(producers={5: ProducerState(epoch)}).filtered(marker)
     assert kept == (replace(marker, **EMPTIED) if stays else None)
+
+
+@pytest.mark.parametrize("timestamp_type", TimestampType)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_what_is_superseded_goes_from_old_batches(magic: int, timestamp_type: TimestampType) -> None:
+    kind = timestamp_type if magic else TimestampType.CREATE_TIME
+    records = tuple(
+        Record(offset=i, timestamp=NOW_MS if magic else NO_TIMESTAMP, key=key, value=value)
+        for i, (key, value) in enumerate(((b"a", b"1"), (b"b", b"1"), (None, b"1"), (b"c", None), (b"d", None)))
+    )
+    one = RecordBatch.of(*records, magic=magic, codec=Codec.GZIP, timestamp_type=kind)
+    run = compaction(one, data((b"a", b"2"), (b"d", b"2"), first=10))
+    run = replace(run, old_delete_horizon_ms=70)
+    for modified_ms, left in ((70, (1,)), (71, (1, 3))):
+        assert run.filtered_old(one, modified_ms) == RecordBatch.of(
+            *(records[i] for i in left), magic=magic, codec=Codec.GZIP, timestamp_type=kind
+        )
+    assert run.filtered_old(RecordBatch.of(records[0], magic=magic), 71) is None
+    assert run.filtered_old(kept := RecordBatch.of(records[1], magic=magic), 0) is kept
+    later = RecordBatch.of(replace(records[2], offset=12), magic=magic)
+    assert run.filtered_old(later, 0) is later

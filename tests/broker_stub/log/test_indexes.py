@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kce.broker_stub.log.indexes import AbortedTransaction, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from kce.harness.world.memory_disk import MemoryDisk
+from kce.harness.world.real_disk import RealDisk
 
 
 @pytest.fixture
@@ -122,3 +125,45 @@ def test_the_first_entries_may_be_zero(disk: MemoryDisk) -> None:
     assert (len(index), index.lookup(1004), index.lookup(1005)) == (2, (1000, 0), (1005, 100))
     disk.write("/d/x.timeindex", bytes.fromhex("000000000000000000000000"))
     assert times(disk).last == (0, 1000)
+
+
+def test_what_was_half_written_is_written_over(disk: MemoryDisk) -> None:
+    first, second = AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 20, 21)
+    index = TransactionIndex(disk, lambda: "/d/x.txnindex", 0)
+    index.append(first)
+    with pytest.raises(ValueError, match="does not follow"):
+        index.append(first)
+    whole = disk.read("/d/x.txnindex") or b""
+    disk.write("/d/x.txnindex", whole + whole[:20])
+    again = TransactionIndex(disk, lambda: "/d/x.txnindex", 10)
+    assert again.transactions == [first]
+    again.append(second)
+    assert disk.read("/d/x.txnindex") == whole + bytes.fromhex("0000") + b"".join(n.to_bytes(8, "big") for n in second)
+    again.truncate_to(21)
+    assert (again.transactions, len(disk.read("/d/x.txnindex") or b"")) == ([first, second], 68)
+    again.truncate_to(20)
+    assert (again.transactions, disk.read("/d/x.txnindex")) == ([first], whole)
+    disk.write("/d/x.index", bytes(16))  # more than what is flushed is cut
+    more = offsets(disk, new=True)
+    more.append(1003, 30)
+    more.store()
+    assert disk.read("/d/x.index") == bytes.fromhex("000000030000001e")
+
+
+def test_an_index_keeps_no_file_open(tmp_path: Path) -> None:
+    disk = RealDisk()
+    made = (
+        OffsetIndex(disk, lambda: f"{tmp_path}/x.index", 0, new=True),
+        TimeIndex(disk, lambda: f"{tmp_path}/x.timeindex", 0, new=True),
+    )
+    made[0].append(5, 50)
+    made[1].maybe_append(70, 5)
+    for index in made:
+        index.store()
+        assert disk._descriptors == {}
+        index.truncate_to(5)
+        assert disk._descriptors == {}
+    assert sorted((path.name, path.stat().st_size) for path in tmp_path.iterdir()) == [
+        ("x.index", 0),
+        ("x.timeindex", 0),
+    ]

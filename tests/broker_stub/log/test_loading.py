@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from kce.broker_stub.errors import KafkaStorageError
+from kce.broker_stub.errors import CorruptMessage, KafkaStorageError
 from kce.broker_stub.log import Isolation, Log, Origin
-from kce.broker_stub.log.lookup import find_timestamp
+from kce.broker_stub.log.lookup import find_max_timestamp, find_timestamp
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.snapshots import read_snapshot
 from kce.harness.world.memory_disk import MemoryDisk
+from kce.wire import Codec
 from tests.broker_stub.log.support import (
     FOLDER,
     NOW_MS,
@@ -42,6 +43,22 @@ def reopened(context: Context, *, clean: bool = False, **more: int) -> Log:
 
 def files(context: Context) -> dict[str, bytes]:
     return {name: context.disk.read(f"{FOLDER}/{name}") or b"" for name in context.disk.files(FOLDER)}
+
+
+def test_a_small_segment_is_searched_without_its_indexes() -> None:
+    context = Context()
+    log = a_log(context, index_interval_bytes=0)
+    for i in range(3):
+        append(log, b"%d" % i)
+    log.close()
+    log = a_log(context)
+    assert [log.locate(offset).position for offset in range(3)] == [0, ONE, 2 * ONE]
+    assert log.segments.active._index is None
+    append(log, bytes(5000))  # too much to be read for a search
+    log.close()
+    log = a_log(context)
+    assert log.locate(3).position == 3 * ONE
+    assert log.segments.active._index is not None
 
 
 def test_a_log_is_the_same_after_a_clean_end_and_after_recovery() -> None:
@@ -312,3 +329,76 @@ def test_look_ups_check_no_checksum() -> None:
     context.disk.write(path, bytes(content))
     log = reopened(context, clean=True)
     assert find_timestamp(log, NOW_MS) == (NOW_MS, 0, 0)
+
+
+def test_small_segments_are_loaded_without_their_indexes() -> None:
+    context = Context()
+    filled(context).close()
+    log = reopened(context, clean=True)
+    assert log.log_end_offset == 12
+    assert [segment._index for segment in log.segments] == [None] * 3
+    assert log.segments[2].max_timestamp == (NOW_MS + 11, 11)
+    assert log.segments[2]._index is not None
+
+
+def test_without_producers_a_cut_log_needs_no_batches() -> None:
+    context = Context()
+    log = filled(context)
+    log.producers.truncate_fully(log.log_end_offset)
+    assert log.truncate_to(7)
+    assert (log.producers.snapshots, log.producers.map_end_offset) == ((7,), 7)
+
+
+def test_a_damaged_index_of_transactions_is_rebuilt() -> None:
+    context = Context()
+    log = a_log(context)
+    log.append_as_leader(produced(7, 0, transactional=True), 0)
+    log.append_as_leader(marker(7, committed=False), 0, origin=Origin.COORDINATOR)
+    append(log)
+    log.close()
+    path = f"{FOLDER}/{0:020d}.txnindex"
+    content = context.disk.read(path)
+    assert content
+    context.disk.write(path, b"\0\1" + content[2:])
+    log = a_log(context)
+    assert context.disk.read(path) == content
+    log.set_high_watermark(3)
+    assert log.read(0, 1000, Isolation.COMMITTED).aborted == ((7, 0, 1, 2),)
+
+
+def test_what_cannot_be_looked_up() -> None:  # rule B7.18
+    context = Context()
+    log = a_log(context)
+    append(log, b"x" * 100, codec=Codec.GZIP)
+    log.close()
+    path = f"{FOLDER}/{0:020d}.log"
+    content = bytearray(context.disk.read(path) or b"")
+    content[70:78] = b"\xff" * 8
+    context.disk.write(path, bytes(content))
+    log = a_log(context)
+    for look_up in (find_max_timestamp, lambda log: find_timestamp(log, NOW_MS)):
+        with pytest.raises(CorruptMessage, match="segment 0"):
+            look_up(log)
+
+
+def test_a_cut_log_has_snapshots_where_its_last_segments_begin() -> None:  # rule B3.54
+    context = Context()
+    log = filled(context)
+    log.append_as_leader(produced(7, 0), 3)
+    for offset in log.producers.snapshots:
+        log.producers._delete(offset)
+    assert log.truncate_to(12)
+    assert (log.producers.snapshots, log.producers.map_end_offset) == ((5, 10, 12), 12)
+
+
+def test_a_log_that_ends_before_its_start_knows_nothing() -> None:  # rule B6.28
+    context = Context()
+    log = filled(context)
+    log.append_as_leader(produced(7, 0), 3)
+    log.close()
+    log = reopened(context, clean=True, log_start_offset=50)
+    assert (log.log_start_offset, log.log_end_offset, base_offsets(log), log.leader_epochs) == (50, 50, [50], ())
+    assert (log.producers.producers, log.producers.snapshots, log.producers.map_end_offset) == ({}, (50,), 50)
+    assert sorted(files(context)) == [f"{50:020}.{kind}" for kind in ("index", "log", "snapshot", "timeindex")] + [
+        "leader-epoch-checkpoint"
+    ]

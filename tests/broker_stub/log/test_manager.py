@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock as Clock
 
 from kce.broker_stub.disk import Disk
-from kce.broker_stub.errors import BrokerFailure, KafkaStorageError, OffsetOutOfRange
+from kce.broker_stub.errors import BrokerFailure, KafkaStorageError, OffsetOutOfRange, Refused
 from kce.broker_stub.log import Isolation, LogConfig
 from kce.broker_stub.log.checkpoints import read_offsets
 from kce.broker_stub.log.lookup import find_timestamp
@@ -399,3 +399,121 @@ async def test_who_never_had_a_log_directory_gives_none_back() -> None:
     assert not first.disk.lock("/logs/.lock")
     first.abandon()
     assert first.disk.lock("/logs/.lock")
+
+
+async def test_without_checkpoints_a_log_begins_anew(disk: MemoryDisk) -> None:  # rule B6.6
+    logs = manager(disk)
+    await logs.load()
+    append(logs.get_or_create_log(A0, is_new=True, topic_id=None), b"x", b"y")
+    logs.abandon()
+    logs = manager(disk)
+    await logs.load()
+    log = logs.logs[A0]
+    assert (log.log_start_offset, log.recovery_point, log.high_watermark, log.log_end_offset) == (0, 0, 0, 2)
+
+
+async def test_when_what_happens(disk: MemoryDisk, autojump_clock: Clock) -> None:
+    logs = manager(
+        disk, log_initial_task_delay_ms="7000", log_retention_check_interval_ms="100000",
+        log_flush_scheduler_interval_ms="200000", log_flush_offset_checkpoint_interval_ms="300000",
+        log_flush_start_offset_checkpoint_interval_ms="400000", replica_high_watermark_checkpoint_interval_ms="500000",
+        producer_id_expiration_check_interval_ms="600000", log_cleaner_backoff_ms="700000",
+    )  # fmt: skip
+    seconds = {
+        "_retain": 107, "_flush_dirty": 207, "checkpoint_recovery_points": 307, "checkpoint_log_starts": 407,
+        "checkpoint_high_watermarks": 500, "_expire_producers": 600, "_compact": 700,
+    }  # fmt: skip
+    times: dict[str, float] = {}
+    for name in seconds:
+
+        async def note(name: str = name) -> None:
+            times.setdefault(name, trio.current_time() - began)
+
+        setattr(logs, name, note)
+    began = trio.current_time()
+    async with running(logs):
+        await trio.sleep(701)
+    assert times == pytest.approx(seconds, abs=1e-6)
+
+
+async def test_without_a_directory_there_is_no_new_log(disk: MemoryDisk) -> None:  # rule B3.20
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    for path in ("/l/", "/m"):
+        logs.fail(path)
+    with pytest.raises(KafkaStorageError, match="no log directory is left for a-0"):
+        logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    with pytest.raises(ValueError, match="/l"):
+        logs.fail("/l")
+    assert logs.offline == [("/l", []), ("/m", [])]  # type: ignore[attr-defined]
+
+
+async def test_a_crash_soon_after_a_clean_end(disk: MemoryDisk) -> None:  # rule B6.9
+    for expected in (False, True, False):
+        logs = manager(disk)
+        await logs.load()
+        assert logs.directories[0].had_clean_shutdown is expected
+        if not expected:
+            logs.close()
+        disk.crash()
+
+
+async def test_a_failed_directory_has_no_logs_any_more_when_that_is_told(disk: MemoryDisk) -> None:
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    for partition, path in ((A0, "/l"), (A1, "/m")):
+        logs.future.prefer(partition, logs.future.directory(path))
+        logs.get_or_create_log(partition, is_new=True, topic_id=None)
+    for partition, path in ((A0, "/m"), (A1, "/l")):
+        logs.future.create(partition, logs.future.directory(path))
+    told: list[tuple[str, list[TopicPartition], list[TopicPartition], list[TopicPartition]]] = []
+    logs._on_offline = lambda path, gone: told.append((path, gone, list(logs.logs), list(logs.future.logs)))
+    logs.fail("/m")
+    with pytest.raises(KafkaStorageError, match="/m/ is offline"):
+        logs.future.directory("/m/")
+    with pytest.raises(Refused, match=r"/n is not in log\.dirs"):
+        logs.future.directory("/n")
+    with pytest.raises(KafkaStorageError, match="a future log of b-0"):
+        logs.future.create(B0, logs.future.directory("/l"))
+    assert told == [("/m", [A1], [A0], [A1])]
+
+
+async def test_a_future_log_that_cannot_be_made() -> None:  # rule B3.20
+    class Full(MemoryDisk):
+        is_full = False
+
+        def before(self, path: str, size: int) -> None:
+            if self.is_full:
+                raise OSError(28, "No space left on device")
+
+    disk = Full()
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    logs.get_or_create_log(A0, is_new=True, topic_id=ID)
+    disk.is_full = True
+    with pytest.raises(KafkaStorageError, match="No space left"):
+        logs.future.create(A0, logs.future.directory("/m"))
+    assert logs.offline == [("/m", [])]  # type: ignore[attr-defined]
+    assert logs.future.logs == {}
+
+
+async def test_the_space_of_a_directory(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: str) -> tuple[int, int]:
+        raise OSError(5, "Input/output error")
+
+    logs = manager(disk)
+    await logs.load()
+    monkeypatch.setattr(disk, "space", lambda path: (7, 5))
+    assert logs.directories[0].space() == (7, 5)
+    monkeypatch.setattr(disk, "space", fails)
+    assert logs.directories[0].space() == (-1, -1)
+
+
+async def test_after_the_end_there_are_no_logs(disk: MemoryDisk) -> None:
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    logs.future.create(A0, logs.future.directory("/m"))
+    logs.close()
+    assert (logs.logs, logs.future.logs) == ({}, {})
+    await manager(disk, "/l", "/m").load()  # the locks are given back

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import OffsetOutOfRange, RecordListTooLarge
 from kce.broker_stub.log import Appended, Isolation, Log, OffsetMetadata
 from kce.broker_stub.log.log import UNKNOWN_OFFSET
+from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FetchedRecords
-from tests.broker_stub.log.support import NOW_MS, Context, a_log, append, base_offsets, batch, produced
+from kce.harness.world.memory_disk import MemoryDisk, MemoryFile
+from tests.broker_stub.log.support import (
+    FOLDER,
+    NOW_MS,
+    Context,
+    a_log,
+    append,
+    base_offsets,
+    batch,
+    everything,
+    produced,
+)
 
 SIZE = len(batch(b"0"))
 
 
-def three_segments(high_watermark: int = 6, **settings: object) -> Log:
+def three_segments(high_watermark: int = 6, context: Context | None = None, **settings: object) -> Log:
     """Offsets 0 to 5, a batch each, two in a segment."""
-    made = a_log(Context(), **{"segment_bytes": 2 * SIZE, **settings})
+    made = a_log(context, **{"segment_bytes": 2 * SIZE, **settings})
     for i in range(6):
         append(made, b"%d" % i)
     made.set_high_watermark(high_watermark)
@@ -135,6 +148,7 @@ def test_rolls() -> None:
     assert log.roll().base_offset == 6  # instead of the empty one
     assert log.roll(9).base_offset == 9
     assert (base_offsets(log), log.end) == ([0, 2, 4, 6, 9], OffsetMetadata(6, 9, 0))
+    assert (log.producers.map_end_offset, log.producers.snapshots) == (9, (2, 4, 6, 9))
     assert log.located_high_watermark() == log.end
 
 
@@ -189,3 +203,58 @@ def test_the_log_starts_later() -> None:  # rule B6.19
     assert log.recovery_point == 8
     with pytest.raises(OffsetOutOfRange):
         read(log, 4, Isolation.LOG_END)
+
+
+def test_a_segment_that_was_compacted_takes_the_place_of_others() -> None:
+    done: list[tuple[str, ...]] = []
+
+    class Noting(MemoryDisk):
+        def rename(self, old: str, new: str) -> None:
+            done.append((old.removeprefix(f"{FOLDER}/"), new.removeprefix(f"{FOLDER}/")))
+            super().rename(old, new)
+
+        def flush_folder(self, path: str) -> None:
+            done.append((path,))
+            super().flush_folder(path)
+
+    context = Context(Noting())
+    log = three_segments(4, context)
+    log._set_high_watermark(OffsetMetadata(4, 2, 2 * SIZE))
+    new = Segment.create(context.disk, FOLDER, 0, now_ms=NOW_MS, suffix=".cleaned")
+    new.append(1, NOW_MS, 1, (batches(1),), index_interval_bytes=4096)
+    done.clear()
+    log.replace_segments(log.segments[:2], new)  # type: ignore[misc]
+    names = {base: [f"{base:020}.{kind}" for kind in ("log", "index", "timeindex")] for base in (0, 2)}
+    assert done == [
+        *[(f"{name}.cleaned", f"{name}.swap") for name in names[0]],
+        (FOLDER,),
+        *[(name, f"{name}.deleted") for name in (*names[0], *names[2])],
+        *[(f"{name}.swap", name) for name in names[0]],
+        (f"{2:020}.snapshot", f"{2:020}.snapshot.deleted"),
+    ]
+    assert (base_offsets(log), log.high_watermark) == ([0, 4], 4)
+    assert log.located_high_watermark() == OffsetMetadata(4, 4, 0)
+    assert everything(log) == batches(1, 4, 5)
+
+
+def test_a_look_up_begins_at_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log(Context(), index_interval_bytes=0)
+    for i in range(10):
+        append(log, b"%d" % i, timestamp=NOW_MS + i)
+    (segment,) = log.segments
+    positions: list[int] = []
+    real = MemoryFile.read
+
+    def read(file: MemoryFile, position: int, size: int) -> Buffer:
+        positions.append(position)
+        return real(file, position, size)
+
+    monkeypatch.setattr(MemoryFile, "read", read)
+    assert segment.find(7, 0) is not None
+    assert next(segment.find_timestamp(NOW_MS + 6, 0)).position == 6 * SIZE
+    assert segment.next_offset() == 10
+    assert positions == [7 * SIZE, 6 * SIZE, 9 * SIZE]
+    positions.clear()
+    log.truncate_to(8)
+    assert positions[:2] == [8 * SIZE, 7 * SIZE]
+    assert segment.find(3, 5 * SIZE).position == 5 * SIZE  # type: ignore[union-attr]

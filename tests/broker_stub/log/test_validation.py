@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +16,7 @@ from kce.broker_stub.errors import (
     InvalidTimestamp,
     UnsupportedCompressionType,
 )
-from kce.broker_stub.log import Isolation, Log, Origin
+from kce.broker_stub.log import Isolation, Log, Origin, validation
 from kce.wire import Codec, Record, RecordBatch, TimestampType
 from kce.wire.batch_header import CRC_FROM, read_header
 from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everything, marker, produced, records
@@ -311,3 +313,31 @@ def test_a_duplicate_gets_the_original_offsets() -> None:
     append(log)
     again = log.append_as_leader(produced(1, 0, 3), 0)
     assert (again.first_offset, again.last_offset, again.is_duplicate) == (first.first_offset, first.last_offset, True)
+
+
+def test_a_zip_bomb_is_opened_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = batch(bytes(10**6), key=b"k", codec=Codec.GZIP)
+    assert a_log(cleanup_policy="compact").append_as_leader(data, 0).first_offset == 0
+    monkeypatch.setattr(validation, "read_records", functools.partial(wire.read_records, max_bytes=10**5))
+    refused(a_log(cleanup_policy="compact"), data, CorruptMessage, "decompress to more than")
+
+
+def test_a_batch_without_records_is_not_compressed() -> None:
+    empty = RecordBatch.of(*records(b"a"), producer_id=1, producer_epoch=0, base_sequence=0)
+    data = wire.write_records(replace(empty, records=()))
+    log = a_log(compression_type="gzip")
+    refused(log, data, InvalidRecord, "without records", origin=Origin.COORDINATOR)
+
+
+@pytest.mark.parametrize("compressed", [0, 1, 2])
+def test_what_is_compressed_is_alone(compressed: int) -> None:  # rule B3.25
+    codecs = [Codec.GZIP if i == compressed else Codec.NONE for i in range(3)]
+    data = b"".join(batch(b"a", magic=1, codec=codec) for codec in codecs)
+    refused(a_log(), data, InvalidRecord, "more than one batch")
+
+
+def test_a_producer_must_not_use_log_append_time_for_what_is_compressed() -> None:  # rule B3.28
+    stamped = wire.write_records(RecordBatch.of(*records(b"a"), timestamp_type=TimestampType.LOG_APPEND_TIME))
+    log = a_log(message_timestamp_type="LogAppendTime", compression_type="gzip")
+    refused(log, stamped, InvalidTimestamp, "invalid timestamp")
+    append(log)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -64,7 +68,7 @@ async def test_request_satisfaction(purgatory: Purgatory[str, Operation]) -> Non
         operation.completable = True
         assert [purgatory.check_and_complete(name) for _ in range(2)] == [1, 0]
         assert operation.ends == ["completed"]
-    assert (purgatory.watched, purgatory.delayed) == (0, 0)
+    assert (purgatory.watched, purgatory.delayed, purgatory._watchers) == (0, 0, {})
 
 
 @kafka("DO-4")
@@ -189,4 +193,45 @@ async def test_a_completion_may_check_the_same_key(purgatory: Purgatory[str, Ope
         assert not purgatory.try_complete_or_watch(operation, ["key"])
     first.completable = True
     assert purgatory.check_and_complete("key") == 1
-    assert (second.ends, purgatory.watched, purgatory.delayed) == (["completed"], 0, 0)
+    assert (second.ends, purgatory._watchers, purgatory.delayed) == (["completed"], {}, 0)
+
+
+async def test_a_completion_may_let_another_wait_under_the_key(purgatory: Purgatory[str, Operation]) -> None:
+    first, second, other = Operation(), Operation(), Operation()
+
+    def completed() -> None:
+        assert purgatory.cancel_for_key("key") == []
+        assert not purgatory.try_complete_or_watch(second, ["key"])
+
+    first.on_complete = completed  # type: ignore[method-assign]
+    for operation, key in ((first, "key"), (other, "other")):
+        assert not purgatory.try_complete_or_watch(operation, [key])
+    first.completable = True
+    assert [purgatory.check_and_complete("key") for _ in range(2)] == [1, 0]
+    second.completable = True
+    assert [purgatory.check_and_complete("key") for _ in range(2)] == [1, 0]
+    assert (second.is_completed, purgatory.delayed, list(purgatory._watchers)) == (True, 1, ["other"])
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("end", ["at once", "later", "cancelled"])
+async def test_an_operation_that_ended_leaves_no_garbage(end: str, purgatory: Purgatory[str, Operation]) -> None:
+    """There is one for every produced batch: a cycle in each would keep the garbage collector at work."""
+    operation = Operation()
+    operation.completable = end == "at once"
+    purgatory.try_complete_or_watch(operation, ["key"])
+    operation.completable = True
+    if end == "later":
+        purgatory.check_and_complete("key")
+    elif end == "cancelled":
+        purgatory.cancel_for_key("key")
+    left = weakref.ref(operation)
+    del operation
+    assert left() is None

@@ -45,7 +45,7 @@ class RecordNode(Node):
         dial: Dial = no_dial,
         **properties: str,
     ) -> None:
-        self.record_logs = MemoryLogManager(topic, disk, log_dirs)
+        self.record_logs = MemoryLogManager(topic, disk, log_dirs, properties.get("inter_broker_protocol_version"))
         self.topic = self.record_logs.topic
         self.disk = self.record_logs.disk
         super().__init__(log_manager=self.record_logs, nursery=nursery, dial=dial, **properties)

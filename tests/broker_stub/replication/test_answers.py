@@ -82,6 +82,23 @@ async def test_old_versions_of_fetch(
         assert bool(data.records) == (expected is ErrorCode.NONE)
 
 
+@pytest.mark.parametrize(
+    ("stored", "version", "expected"), [("0.10.2", 1, 0), ("0.10.2", 2, 1), ("0.10.2", 11, 1), ("0.9.0", 3, 0)]
+)
+async def test_logs_of_old_formats_are_converted_from_theirs(
+    stored: str, version: int, expected: int
+) -> None:  # rule B4.20
+    """`message.downconversion.enable` only forbids what would be done."""
+    topic = {"message.format.version": stored, "message.downconversion.enable": str(version == 1).lower()}
+    async with a_node(topic, inter_broker_protocol_version="2.8") as node:
+        await node.lead()
+        await node.produce(batch(b"a", b"b", codec=Codec.GZIP))
+        data = await node.fetch(version=version)
+        assert data.error_code == ErrorCode.NONE
+        (found,) = wire.read_records(bytes(data.records)).batches
+        assert (found.magic, [record.value for record in found.records]) == (expected, [b"a", b"b"])
+
+
 async def test_old_offsets_are_those_a_consumer_may_see() -> None:  # rules B7.20, B7.21
     async with a_node({"segment.bytes": "200"}) as node:
         await node.lead()

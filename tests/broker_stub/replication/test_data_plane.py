@@ -383,6 +383,7 @@ async def test_offsets_by_time() -> None:
         await node.lead(epoch=5, partition_epoch=1, isr=(1, 2))
         for version, code in ((9, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)):
             assert (await offset(-1, version=version))[0] == code
+            assert (await offset(400, version=version))[0] == code
 
 
 async def test_only_the_leader_says_where_an_epoch_ends() -> None:

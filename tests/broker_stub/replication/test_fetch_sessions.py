@@ -466,7 +466,7 @@ def test_nothing_is_kept_of_a_removed_session() -> None:
     assert context.session is not None
     sessions.rests(context.session, wanted(0).key, A0)
     sessions._touched[context.session.id] = {wanted(0).key: None}
-    sessions._remove(context.session.id)
+    sessions.remove(context.session.id)
     assert (sessions._touched, sessions._resting, len(sessions)) == ({}, {}, 0)
 
 

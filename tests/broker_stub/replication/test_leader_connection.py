@@ -161,7 +161,7 @@ async def test_where_epochs_end() -> None:  # rules B5.9, B5.10
 async def test_an_offset(protocol: str, version: int) -> None:  # rule B5.18
     leader = a_leader()
     leader.offsets = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, 31)]
-    made = connection(leader, inter_broker_protocol_version=protocol)
+    made = connection(leader, inter_broker_protocol_version=protocol, log_message_format_version="0.10.1")
     assert await made.offset(TopicPartition("a", 7), 3, -2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 31)
     epoch = {"current_leader_epoch": 3} if version >= 4 else {}
     entry = wire.ListOffsetsPartition(partition_index=7, timestamp=-2, **epoch)

@@ -19,6 +19,7 @@ from kce.broker_stub.replication.throttle import (
     ReplicationQuotas,
     throttled_partitions,
 )
+from kce.broker_stub.sampled import now_ms
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import PARTITION, a_log
 from tests.broker_stub.replication.support import Leader, RecordNode, a_node, batch
@@ -108,29 +109,42 @@ async def test_the_rate_is_that_of_a_window(autojump_clock: MockClock) -> None:
     assert not quota.is_exceeded  # the window is over for all but the last
 
 
-async def test_samples_are_counted_and_forgotten(autojump_clock: MockClock) -> None:
-    quota = ReplicationQuota(2, 4)
-    began = trio.current_time()
+@kafka("RQM-1")
+@kafka("RQM-3")
+def test_only_the_replicas_that_are_named_are_throttled() -> None:
+    quota = ReplicationQuota(11, 1)
+    quota.set_throttled("topic1", {1, 2, 3})
+    assert [quota.is_throttled(TopicPartition("topic1", number)) for number in (1, 2, 3, 4)] == [True] * 3 + [False]
+    quota.set_throttled("MyTopic", ALL_PARTITIONS)
+    assert quota.is_throttled(TopicPartition("MyTopic", 0))
+    assert not quota.is_throttled(TopicPartition("MyOtherTopic", 0))
+
+
+@kafka("RQM-2")
+async def test_a_quota_is_exceeded_until_time_passes(mock_clock: MockClock) -> None:
+    quota = ReplicationQuota(10, 1)
+    quota.rate = 100
 
     def measured() -> float:
-        return quota._measured(trio.current_time())
+        return quota.measured.measure(now_ms())
 
-    assert measured() == 0
-    for at, size in ((0, 100), (4, 50), (6, 25), (7.9, 5)):
-        await trio.sleep_until(began + at)
-        quota.record(size)
-    assert measured() == pytest.approx(180 / 7.9)
-    await trio.sleep_until(began + 8)  # the first sample is over
-    assert measured() == 80 / 4
-    await trio.sleep_until(began + 10)
-    assert measured() == pytest.approx(80 / 6)
-    await trio.sleep_until(began + 12)
-    assert measured() == 0
-    quota.rate = 1
-    quota.record(4)
+    assert not quota.is_exceeded
+    mock_clock.jump(1.5)
+    quota.record(1)
+    assert not quota.is_exceeded
+    quota.record(149)
     assert (quota.is_exceeded, quota.delay()) == (False, 0)
     quota.record(1)
-    assert (quota.is_exceeded, quota.delay()) == (True, 0.4)
+    assert (quota.is_exceeded, quota.delay(), measured()) == (True, 0.1, 151 / 1.5)
+    mock_clock.jump(0.5)
+    assert (quota.is_exceeded, measured()) == (False, 151 / 2)
+    mock_clock.jump(0.5)
+    quota.record(99)
+    assert (quota.is_exceeded, measured()) == (False, 250 / 2.5)
+    quota.record(1)
+    assert (quota.is_exceeded, measured()) == (True, 251 / 2.5)
+    mock_clock.jump(2)
+    assert (quota.is_exceeded, measured()) == (False, 251 / 4.5)
 
 
 def test_what_a_broker_is_configured_to() -> None:
@@ -144,7 +158,7 @@ def test_what_a_broker_is_configured_to() -> None:
         )
     )
     every = (quotas.leader, quotas.follower, quotas.log_dirs)
-    assert [(quota._samples, quota._sample_seconds) for quota in every] == [(3, 4), (3, 4), (5, 6)]
+    assert [(quota.measured.samples, quota.measured.window_ms) for quota in every] == [(3, 4000), (3, 4000), (5, 6000)]
     quotas.broker_config_changed(
         {
             "leader.replication.throttled.rate": "7", "follower.replication.throttled.rate": "8",

@@ -157,7 +157,7 @@ class Host:
     async def work(self) -> None:
         """Do what waits in the background."""
         while self.manager._work:
-            await self.manager._work.popleft()()
+            await self.manager._work.do_next()
 
     def put(
         self, state: TransactionState = S.EMPTY, *, transactional_id: str = ID, pending: TransactionState | None = None,

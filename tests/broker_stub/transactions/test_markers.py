@@ -5,6 +5,8 @@ With the cases of TransactionMarkerChannelManagerTest and TransactionMarkerReque
 
 from __future__ import annotations
 
+import math
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,8 +17,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC
 from kce.broker_stub.metadata_cache import MetadataCache
-from kce.broker_stub.transactions.markers import MarkerSender
+from kce.broker_stub.transactions.markers import RETRY_SECONDS, Marker, MarkerSender
 from kce.wire import ErrorCode as E
 from kce.wire.transport import ConnectionLost
 from kce.wire.vocabulary import TopicPartition
@@ -58,11 +61,14 @@ class Leaders(FakeNodes):
         self.codes: dict[TopicPartition, list[E]] = {}
         self.forgets: set[int] = set()
         self.losses = 0
+        #: when each request came
+        self.times: list[float] = []
         self.released: trio.Event | None = None
         for broker_id in (2, 3):
             self.nodes[f"host{broker_id}", 9001 + 10 * broker_id] = self._write
 
     async def _write(self, header: wire.Header, message: Any) -> wire.Message:
+        self.times.append(trio.current_time())
         if self.released is not None:
             await self.released.wait()
         if self.losses:
@@ -110,7 +116,12 @@ class Host:
         self.leaders = Leaders()
         self.cache = MetadataCache(1)
         self.learn()
+        self.learn_own()
         self.sender = MarkerSender(config(**properties), self.cache, self.leaders.dial)
+
+    def learn_own(self) -> None:
+        """The partition that makes it the coordinator."""
+        self.cache.update(update_metadata(umr_state(), topic=TRANSACTION_STATE_TOPIC, topic_id=uuid.UUID(int=77)))
 
     def learn(self, first: int = 2, second: int = 3, alive: tuple[int, ...] = (1, 2, 3)) -> None:
         states = umr_state(0, leader=first), umr_state(1, leader=second)
@@ -148,14 +159,18 @@ async def test_one_request_per_broker(autojump_clock: MockClock) -> None:  # rul
         assert (marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch) == (3, True, 7)
         await settled()
         assert (one.times_finished, other.times_finished, len(host.leaders.requests)) == (1, 1, 2)
+        assert host.sender._endings == {}
 
 
-async def test_the_version_of_an_old_protocol(autojump_clock: MockClock) -> None:  # rule T6.2
-    async with running(inter_broker_protocol_version="2.7") as host:
+@pytest.mark.parametrize(("protocol", "version"), [("2.7", 0), ("2.8-IV0", 1)])
+async def test_the_version_of_an_old_protocol(
+    protocol: str, version: int, autojump_clock: MockClock
+) -> None:  # rule T6.2
+    async with running(inter_broker_protocol_version=protocol) as host:
         transaction = Transaction("t", A0)
         host.sender.send(transaction)
         await transaction.done.wait()
-        assert host.leaders.requests[0][1].api_version == 0
+        assert host.leaders.requests[0][1].api_version == version
 
 
 @case("TMC-4")
@@ -191,6 +206,20 @@ async def test_a_partition_that_is_gone_needs_no_marker(autojump_clock: MockCloc
         only_gone = Transaction("u", GONE)
         host.sender.send(only_gone)
         assert only_gone.times_finished == 1
+
+
+async def test_nothing_is_gone_while_metadata_is_behind(autojump_clock: MockClock) -> None:
+    """A failover's LeaderAndIsr comes before its UpdateMetadata: then the marker is sent, not dropped."""
+    async with running() as host:
+        host.cache = host.sender._metadata_cache = MetadataCache(1)
+        transaction = Transaction("t", A0)
+        host.sender.send(transaction)
+        await settled()
+        assert (transaction.remaining, host.sender.unknown_destinations) == ({A0}, 1)
+        host.learn()
+        host.learn_own()
+        await transaction.done.wait()
+        assert host.leaders.sent == [("host2", [(10, [0])])]
 
 
 @case("TMC-7")
@@ -346,3 +375,93 @@ async def test_a_completion_is_tried_again(autojump_clock: MockClock) -> None:  
         host.sender.forget(0)
         await trio.sleep(1)
         assert transaction.times_finished == 2
+
+
+async def test_what_is_sent_again_waits_a_moment_together(mock_clock: MockClock) -> None:  # rules T6.5, T6.7
+    async with running() as host:
+        host.leaders.codes = {A0: [E.NOT_LEADER_OR_FOLLOWER]}
+        first, second = Transaction("t", A0), Transaction("u", A0, producer_id=11)
+        host.sender.send(first)
+        await settled()
+        assert (host.leaders.times, host.sender.unknown_destinations) == ([0], 1)
+        mock_clock.jump(RETRY_SECONDS / 2)
+        await settled()
+        host.learn(first=-1)
+        host.sender.send(second)
+        host.learn()
+        await settled()
+        assert (host.leaders.times, host.sender.unknown_destinations) == ([0], 2)
+        mock_clock.jump(RETRY_SECONDS / 2)
+        await first.done.wait()
+        await second.done.wait()
+        assert host.leaders.times == [0, RETRY_SECONDS]
+        assert host.leaders.sent[1:] == [("host2", [(10, [0]), (11, [0])])]
+        await settled()
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf, "nothing waits"
+
+
+async def test_what_waits_is_counted(mock_clock: MockClock) -> None:  # rules T6.15, T6.16
+    async with running() as host:
+        host.learn(first=-1, second=-1)
+        homeless = [Transaction(str(i), A0, A1, producer_id=i, state_partition=i) for i in range(3)]
+        for transaction in homeless:
+            host.sender.send(transaction)
+        unwritten = [Transaction(f"u{i}", state_partition=i) for i in range(2)]
+        for transaction in unwritten:
+            host.sender.finish_later(transaction)
+        assert (host.sender.unknown_destinations, host.sender.appends_to_retry) == (3, 2)
+        host.sender.forget(1)
+        assert (host.sender.unknown_destinations, host.sender.appends_to_retry) == (2, 1)
+        homeless[2].is_current = False
+        await settled()
+        mock_clock.jump(RETRY_SECONDS)
+        await settled()
+        assert (host.sender.unknown_destinations, host.sender.appends_to_retry) == (1, 0)
+        assert [t.times_finished for t in (*homeless, *unwritten)] == [0, 0, 0, 1, 0]
+
+
+async def test_only_what_is_lost_is_given_up(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules T6.8, T6.10
+    async with running() as host:
+        host.learn(second=2)
+        host.leaders.codes = {A0: [E.CORRUPT_MESSAGE], A1: [E.NONE]}
+        transaction = Transaction("t", A0, A1)
+        host.sender.send(transaction)
+        await settled()
+        assert (transaction.remaining, transaction.times_finished) == ({A0}, 0)
+        assert caplog.messages == ["the end of the transaction of 't' is not marked: {'a-0': 'CORRUPT_MESSAGE'}"]
+        host.learn(second=-1)
+        host.leaders.codes = {A0: [E.CORRUPT_MESSAGE]}
+        host.sender.send(Transaction("u", A0, A1))
+        host.learn()
+        await trio.sleep(1)
+        assert host.leaders.sent[1:] == [("host2", [(10, [0])])]
+        assert host.sender.unknown_destinations == 0
+
+
+async def test_a_connection_is_kept(autojump_clock: MockClock) -> None:
+    async with running() as host:
+        for i in range(3):
+            transaction = Transaction(str(i), A0, A1)
+            host.sender.send(transaction)
+            await transaction.done.wait()
+        assert sorted(host.leaders.sent) == [("host2", [(10, [0])])] * 3 + [("host3", [(10, [1])])] * 3
+        assert len(host.leaders.dialled) == 2
+
+
+def test_what_a_marker_says() -> None:  # rule T6.3
+    partitions = [TopicPartition(*p) for p in (("b", 2), ("a", 1), ("b", 0))]
+    transaction = Transaction("t", *partitions)
+    for committed in (True, False):
+        transaction.committed = committed
+        assert Marker(transaction, frozenset(partitions)).for_wire() == wire.WritableTxnMarker(
+            producer_id=10,
+            producer_epoch=3,
+            transaction_result=committed,
+            topics=(
+                wire.WritableTxnMarkerTopic(name="a", partition_indexes=(1,)),
+                wire.WritableTxnMarkerTopic(name="b", partition_indexes=(0, 2)),
+            ),
+            coordinator_epoch=7,
+        )

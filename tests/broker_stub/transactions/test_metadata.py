@@ -190,3 +190,73 @@ def test_time() -> None:  # rules T8.1, T8.8
         assert [m.is_expired(now, 100) for now in (104, 105)] == [False, True]
         m.prepare_dead()
         assert not m.is_expired(105, 100)
+
+
+#: of each transition from a state: what the id will be
+MADE = {
+    "init": (EMPTY, lambda m: m.prepare_init(2000, (10, 3), no_ids(), 9),
+             {"timeout_ms": 2000, "producer_epoch": 4, "last_producer_epoch": 3, "partitions": frozenset(),
+              "start_ms": -1, "last_update_ms": 9}),
+    "rotate": (EMPTY, lambda m: m.prepare_init(2000, None, iter([77]), 9),
+               {"timeout_ms": 2000, "producer_id": 77, "producer_epoch": 0, "last_producer_epoch": -1,
+                "partitions": frozenset(), "start_ms": -1, "last_update_ms": 9}),
+    "fence": (TransactionState.PREPARE_EPOCH_FENCE, TRANSITIONS["fence"],
+              {"producer_epoch": 4, "last_producer_epoch": -1}),
+    "add": (ONGOING, TRANSITIONS["add"], {"partitions": frozenset({A, B}), "start_ms": 4, "last_update_ms": 9}),
+    "begin": (ONGOING, TRANSITIONS["add"], {"partitions": frozenset({A, B}), "start_ms": 9, "last_update_ms": 9}),
+    "commit": (PC, TRANSITIONS["commit"], {"last_update_ms": 9}),
+    "abort": (PA, TRANSITIONS["abort"], {"last_update_ms": 9}),
+    "complete": (CC, TRANSITIONS["complete"], {"partitions": frozenset(), "last_update_ms": 9}),
+    "dead": (TransactionState.DEAD, TRANSITIONS["dead"], {"partitions": frozenset()}),
+}  # fmt: skip
+FROM = {"init": CC, "rotate": CA, "begin": CA, "complete": PC, "dead": CC}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_all_that_a_transition_changes(name: str) -> None:  # rules T2.5, T2.7, T2.9, T2.10
+    state, prepare, changed = MADE[name]
+    known = {"last_producer_id": 8, "last_producer_epoch": 2, "partitions": frozenset({A}), "start_ms": 4}
+    m = metadata(FROM.get(name, ONGOING), LAST - 1 if name == "rotate" else 3, **known)
+    old = m.values
+    new = prepare(m)
+    assert new == replace(old, state=state, last_producer_id=10, **changed)
+    assert (m.values, m.pending) == (old, state)
+    if state in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
+        return
+    m.complete(new)
+    kept = {"start_ms": 4} if state is EMPTY else {"last_producer_id": 8, "last_producer_epoch": 2}
+    assert (m.values, m.pending) == (replace(new, **kept), None)
+
+
+def test_which_producer_may_follow() -> None:  # rule T2.7
+    for change, follows in (
+        ({}, True), ({"producer_epoch": 3}, True), ({"producer_epoch": 0}, False), ({"producer_epoch": 2}, False),
+        ({"producer_epoch": 0, "producer_id": 11}, True), ({"producer_epoch": 5, "producer_id": 11}, False),
+    ):  # fmt: skip
+        m = metadata(CC)
+        new = replace(m.prepare_init(1, None, no_ids(), 9), **change)  # type: ignore[arg-type]
+        if follows:
+            m.complete(new)
+        else:
+            with pytest.raises(IllegalTransition):
+                m.complete(new)
+            assert m.pending is EMPTY
+
+
+def test_a_producer_that_there_is_not() -> None:
+    m = metadata(EMPTY, epoch=-1)
+    for change in (m.prepare_dead, lambda: m.prepare_add(frozenset({A}), 9)):
+        m.values = replace(m.values, producer_id=-1 if change == m.prepare_dead else 10)
+        with pytest.raises(IllegalTransition, match="cannot have producer"):
+            change()
+        assert m.pending is None
+    m.values = replace(m.values, producer_id=0)
+    assert m.prepare_dead().state is TransactionState.DEAD  # without an epoch, too
+    assert metadata(EMPTY, epoch=0, producer_id=0).prepare_add(frozenset({A}), 9).producer_epoch == 0
+
+
+def test_the_last_producer_stays_when_a_transaction_is_completed() -> None:  # rule T2.7
+    m = metadata(PC, 3, last_producer_id=8, last_producer_epoch=2)
+    new = MADE["complete"][1](m)
+    m.complete(replace(new, last_producer_id=9, last_producer_epoch=1))
+    assert (m.values.last_producer_id, m.values.last_producer_epoch) == (8, 2)

@@ -26,7 +26,7 @@ from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, RegisteredBroker, ReplicaAssignment
-from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError
+from kce.zookeeper.store import Create, MultiFailed, Op, OpResult, SetData
 from kce.zookeeper.store.memory import MemoryZooKeeper
 
 BROKERS: dict[int, str | None] = {1: None, 2: None, 3: None}
@@ -78,13 +78,13 @@ def topic(name: str = "t", partitions: int = -1, factor: int = -1, **more: objec
 
 async def test_a_creation_succeeds_if_its_response_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 1.52
     w = await World().start()
-    write = w.store.write
+    multi = w.store.multi
 
-    async def written_twice(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
-        await write(ops, fence=fence)
-        return await write(ops, fence=fence)
+    async def written_twice(groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
+        await multi(groups)
+        return await multi(groups)
 
-    monkeypatch.setattr(w.store, "write", written_twice)
+    monkeypatch.setattr(w.store, "multi", written_twice)
     result = await w.create(topic(partitions=1, factor=1))
     assert result.error_code == ErrorCode.NONE
     assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id == result.topic_id
@@ -137,14 +137,14 @@ async def test_a_topic_that_appears_meanwhile_does_not_spoil_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # rule 10.7
     w = await World().start()
-    write = w.store.write
+    multi = w.store.multi
 
-    async def later(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+    async def later(groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         for path in (znodes.topic_path("b"), znodes.topic_config_path("c")):
-            await write([Create(path, znodes.encode_topic(None, {}))])
-        return await write(ops, fence=fence)
+            await w.store.write([Create(path, znodes.encode_topic(None, {}))])
+        return await multi(groups)
 
-    monkeypatch.setattr(w.store, "write", later)
+    monkeypatch.setattr(w.store, "multi", later)
     results = await w.admin.create_topics([topic(name, 1, 1) for name in "abc"], BROKERS, validate_only=False)
     assert [r.error_code for r in results] == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE]
     assert await w.assignment("b") == {}
@@ -296,9 +296,9 @@ async def test_no_partitions_are_added_during_a_reassignment() -> None:  # rule 
 async def test_a_topic_is_marked_for_deletion() -> None:  # rule 10.36
     w = await World().start()
     await w.create(topic(assignments=assigned((1,))))
-    assert [await w.admin.delete_topic(name) for name in ("t", "t", "nobody")] == [
-        ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
+    marked = {"t": ErrorCode.NONE, "nobody": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await w.admin.delete_topics(["t", "nobody"]) == marked
+    assert await w.admin.delete_topics(["nobody", "t"]) == marked
     assert await w.zk.get_topic_deletions() == {"t"}
 
 
@@ -378,3 +378,17 @@ async def test_get_consumer_offset_no_data() -> None:
 def test_consumer_offset_path() -> None:
     path = znodes.consumer_offset_path("my-group", TopicPartition("topic-a", 0))
     assert path == "/consumers/my-group/offsets/topic-a/0"
+
+
+async def test_partitions_are_added_to_no_topic_while_only_some_brokers_have_racks() -> None:  # rule 10.14
+    w = await World().start()
+    for name in ("t", "u"):
+        await w.create(topic(name, partitions=1, factor=1))
+    with_rack = znodes.encode_broker(RegisteredBroker(BrokerId(2), (), rack="r"), LATEST, 0)
+    await w.store.write([SetData(znodes.broker_path(2), with_rack)])
+    wanted = [CreatePartitionsTopic(name=name, count=2, assignments=None) for name in ("t", "u")]
+    error = ErrorCode.UNKNOWN_SERVER_ERROR
+    assert await w.admin.create_partitions(wanted, validate_only=False) == [
+        (CreatePartitionsTopicResult(name=name, error_code=error, error_message=None), ()) for name in ("t", "u")
+    ]
+    assert [len(await w.assignment(name)) for name in ("t", "u")] == [1, 1]

@@ -12,7 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kce.broker_stub.zookeeper.config_changes import CHANGE_EXPIRATION_MS, ConfigChangeListener
+from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
+from kce.broker_stub.zookeeper.notifications import CHANGE_EXPIRATION_MS
 from kce.zookeeper import znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -221,3 +222,16 @@ async def test_a_node_has_the_features_that_its_controller_wrote(zookeeper: str)
         answer = await request(cluster.bootstrap_servers(), message, 3)
         assert isinstance(answer, wire.ApiVersionsResponse)
         assert (answer.finalized_features_epoch, answer.finalized_features) == (0, ())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_levels_in_the_node(version: int) -> None:  # rule 1.41
+    def node(level: object, lowest: int = 1) -> bytes:
+        entry = {"min_version_level": lowest, "max_version_level": level}
+        return json.dumps({"version": version, "status": 1, "features": {"f": entry}}).encode()
+
+    for level in (1, 2**15 - 1):
+        assert znodes.decode_feature(node(level)) == (True, {"f": level})
+    for bad in (node(0), node(2**15), *([node(1, 0), node(2**15, 2**15), node(2, 3)] if version == 1 else [])):
+        with pytest.raises(znodes.BadZNode):
+            znodes.decode_feature(bad)

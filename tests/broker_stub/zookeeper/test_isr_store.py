@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from kce.broker_stub.zookeeper.isr_store import ZkIsrStore, ZkLogDirEvents
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, TopicPartition
-from kce.zookeeper.store import Delete
+from kce.zookeeper.store import Delete, StoreError, StoreUnavailable
 from tests.controller.support import texts, world
 
 TP = TopicPartition("t", 0)
@@ -97,3 +99,13 @@ async def test_the_controller_is_notified_of_a_failed_log_directory(
         await w.settle()
         assert texts(w.take(), 2) == ["LAI t-0:2@0[2, 3]", "UMR alive=[1, 2, 3] t-0:2@0[2, 3]"]
         assert await w.zk.get_children("/log_dir_event_notification") == []
+
+
+async def test_another_failure_of_a_write_is_raised() -> None:
+    class Failing:
+        async def write(self, operations: Sequence[object]) -> list[StoreError]:
+            return [StoreUnavailable("test")]
+
+    store = ZkIsrStore(SimpleNamespace(store=Failing()))  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailable):
+        await store.update_isr(ITEM)

@@ -196,7 +196,7 @@ def told_rows(name, query):
 
 def moves(frames):
     """The outages of frames that were changed after they were made."""
-    found = outages.moves(frames.exchanges, frames.connections, frames.leaders)
+    found = outages.moves(frames.exchanges, frames.connections, frames.leaders, is_long=frames.is_long)
     return run("outages", frames._replace(moves=found))
 
 
@@ -589,7 +589,7 @@ def test_every_analysis_has_the_columns_it_promises(spark):
 
 
 def test_every_module_that_declares_an_analysis_is_registered_under_its_name():
-    shared = {"__init__", "analysis", "common", "inputs", "words"}
+    shared = {"__init__", "analysis", "common", "inputs", "running", "words"}
     modules = {path.stem for path in Path(analyses.__file__).parent.glob("*.py")} - shared
     assert modules == set(ANALYSES)
     assert [analysis.table.name for analysis in ANALYSES.values()] == list(ANALYSES)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+from types import SimpleNamespace
+
+import pytest
 
 from kce.captures.exchanges.quality import Quality
+from kce.captures.spark.analyses import errors
 from kce.captures.spark.findings import ROWS, Exchange, Findings
 from kce.captures.spark.incidents import incidents
 from kce.captures.spark.report import render
@@ -166,3 +170,14 @@ def test_a_change_of_the_controller_alone_is_an_incident_too():
 def test_planned_moves_are_no_incident():
     planned = row("outages", from_leader=1, to_leader=2, sign="answered Fetch", real_ms=3.0, leader_time=at(3))
     assert incidents(found(outages=[planned], controllers=[controller(1, 1, 0, 9)])) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "severity"),
+    [("COORDINATOR_LOAD_IN_PROGRESS", "note"), ("CONCURRENT_TRANSACTIONS", "note"), ("UNKNOWN_MEMBER_ID", "warning")],
+)
+def test_a_coordinator_that_is_not_ready_yet_is_no_warning(error, severity):
+    refused = row("errors", api="InitProducerId", error=error, error_code=1, broker="1", client_id="c", client="h",
+                  count=5, is_control=False, first_time=START, last_time=START, packets=(7,), files=("x",))  # fmt: skip
+    (finding,) = errors.findings(SimpleNamespace(errors=[refused]))
+    assert finding.severity == severity

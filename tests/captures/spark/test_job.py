@@ -195,6 +195,24 @@ def test_the_command_fails_in_one_line(tmp_path):
     assert result.stderr == "kce: missing.pcap: there is no such file\n"
 
 
+def test_each_file_by_itself_and_one_that_is_empty_stops_no_other(tmp_path):
+    for name in ("kafka-3.9.1-zombie", "kafka-2.3.1-tour"):
+        (tmp_path / CAPTURES[name].name).symlink_to(CAPTURES[name])
+    (tmp_path / "empty.pcap").touch()
+    (tmp_path / "reports").mkdir()
+    result = kce("--each", "*.pcap*", "--report", "reports", "--fail-on", "alarm", cwd=tmp_path)
+    assert result.returncode == 1
+    assert re.findall("^# capture (.*)$", result.stdout, re.MULTILINE) == [
+        "kafka-2.3.1-tour.pcap.gz", "kafka-3.9.1-zombie.pcap.gz"
+    ]  # fmt: skip
+    _, tour, zombie = result.stdout.split("# capture ")
+    assert ("acted as a zombie" in tour, "acted as a zombie" in zombie) == (False, True)
+    assert "kce: empty.pcap: not a capture: the file is empty" in result.stderr.splitlines()
+    reports = {path.name: path.read_text() for path in (tmp_path / "reports").iterdir()}
+    assert reports.keys() == {"kafka-2.3.1-tour.pcap.gz.html", "kafka-3.9.1-zombie.pcap.gz.html"}
+    assert "acted as a zombie" not in reports["kafka-2.3.1-tour.pcap.gz.html"]
+
+
 def test_a_truncated_file_is_analysed_as_far_as_it_goes(spark, tmp_path):
     path = tmp_path / "cut.pcap"
     path.write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])

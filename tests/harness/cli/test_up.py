@@ -64,7 +64,7 @@ def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -
 
         elsewhere = here("topic", "list", "--zookeeper", ready["zookeeper"])
         assert elsewhere.out == "orders\n"
-        assert here("topic", "create", "orders").err == ("kce: topic orders already exists, or is being deleted\n")
+        assert here("topic", "create", "orders").err == ("kce: Topic 'orders' already exists.\n")
         assert here("topic", "delete", "orders").out == "topic orders is deleted\n"
         everyone = family(process.pid)
         assert len(everyone) >= 6
@@ -179,7 +179,7 @@ def test_settings_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--set", "super.users=User:a"], "kce: super.users=User:a: this protection does not exist here: "),
+        (["--set", "security.providers=A"], "kce: security.providers=A: this protection does not exist here: "),
         (["--zookeeper", "127.0.0.1:1", "--set", "num.io.thread=4", "--set", "zookeeper.connection.timeout.ms=100"],
          "kce: warning: num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?\n"),
     ],

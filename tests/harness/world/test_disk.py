@@ -1,6 +1,6 @@
 """Both disks behave the same; the one in memory loses unflushed writes on a crash.
 
-Covers: harness/world/memory_disk.py, harness/world/real_disk.py.
+Covers: broker_stub/disk.py, harness/world/memory_disk.py, harness/world/real_disk.py.
 """
 
 from __future__ import annotations

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import kafka
 import kafka.admin
+import kafka.errors
 from kafka import TopicPartition
 from serving import HEADERS, KEY, LIMIT_S, described, serve
 
@@ -63,14 +66,30 @@ class KafkaPython:
         records = [next(self._consumer) for _ in range(count)]
         return {"records": [described(r.offset, r.value, r.timestamp, r.key, list(r.headers)) for r in records]}
 
+    def _of_leader(self, ask: Callable[..., dict[TopicPartition, Any]], tp: TopicPartition, about: Any) -> Any:
+        """The answer of the leader of today.
+
+        kafka-python 3.0.12 repeats a ListOffsets that the old leader refused without a look at the metadata.
+        """
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                return ask(about, timeout_ms=1000)[tp]
+            except kafka.errors.KafkaTimeoutError:
+                if time.monotonic() > deadline:
+                    raise
+                self._consumer.topics()  # fetches the metadata
+
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> dict[str, object]:
         tp = TopicPartition(topic, partition)
-        return {"offset": self._consumer.offsets_for_times({tp: timestamp_ms})[tp].offset}
+        return {"offset": self._of_leader(self._consumer.offsets_for_times, tp, {tp: timestamp_ms}).offset}
 
     def bounds(self, topic: str, partition: int) -> dict[str, object]:
         tp = TopicPartition(topic, partition)
-        earliest, latest = self._consumer.beginning_offsets([tp]), self._consumer.end_offsets([tp])
-        return {"earliest": earliest[tp], "latest": latest[tp]}
+        return {
+            "earliest": self._of_leader(self._consumer.beginning_offsets, tp, [tp]),
+            "latest": self._of_leader(self._consumer.end_offsets, tp, [tp]),
+        }
 
 
 if __name__ == "__main__":

@@ -141,21 +141,21 @@ def kcat() -> list[str]:
     return python("kcat.py")()
 
 
-def kafkajs() -> list[str]:
+def kafkajs(program: str = "driver.js") -> list[str]:
     node, npm = require("node"), require("npm")
-    parts = [HERE / "kafkajs" / name for name in ("package.json", "package-lock.json", "driver.js")]
+    parts = [HERE / "kafkajs" / name for name in ("package.json", "package-lock.json", "driver.js", "member.js")]
 
     def install(folder: Path) -> None:
         for part in parts:
             shutil.copy(part, folder)
         run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=folder)
 
-    return [node, str(installed("kafkajs", parts, install) / "driver.js")]
+    return [node, str(installed("kafkajs", parts, install) / program)]
 
 
 def franz_go() -> list[str]:
     go = require("go")
-    parts = [HERE / "franz_go" / name for name in ("go.mod", "go.sum", "main.go")]
+    parts = [HERE / "franz_go" / name for name in ("go.mod", "go.sum", "main.go", "member.go")]
 
     def install(folder: Path) -> None:
         for part in parts:
@@ -165,8 +165,8 @@ def franz_go() -> list[str]:
     return [str(installed("franz-go", parts, install) / "driver")]
 
 
-def java() -> list[str]:
-    return [find_java(), *SHORT_LIVED, "-cp", f"{kafka_jars()}/*", str(HERE.parent / "java" / "JavaClient.java")]
+def java(program: str = "JavaClient.java") -> list[str]:
+    return [find_java(), *SHORT_LIVED, "-cp", f"{kafka_jars()}/*", str(HERE.parent / "java" / program)]
 
 
 CLIENTS = {

@@ -25,10 +25,12 @@ UNDEFINED = {
 DIFFERENT_TYPE = {"authorizer.class.name"}
 #: settings that Kafka checks elsewhere or not at all
 NARROWER = {
+    "authorizer.class.name",
     "broker.id", "connections.max.idle.ms", "controlled.shutdown.max.retries", "controlled.shutdown.retry.backoff.ms",
     "controller.socket.timeout.ms", "default.replication.factor", "leader.imbalance.per.broker.percentage",
     "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms",
     "replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "replica.selector.class", "request.timeout.ms",
+    "ssl.enabled.protocols", "ssl.protocol",
     "zookeeper.clientCnxnSocket", "zookeeper.connection.timeout.ms", "zookeeper.session.timeout.ms",
 }  # fmt: skip
 #: Kafka's validators that the tables omit: versions, which `MetadataVersion.parse` checks, and non-empty texts

@@ -31,7 +31,7 @@ def definition(kind: ConfigType, allowed: str) -> ConfigDef:
         (ConfigType.SHORT, "10..1000", "10", 10),
         (ConfigType.DOUBLE, "any", "1.7976931348623157E308", 1.7976931348623157e308),
         (ConfigType.DOUBLE, "0..0.5", "0.5", 0.5),
-        (ConfigType.LIST, "a|b", " b , a,", ("b", "a")),
+        (ConfigType.LIST, "a|b", " b , a", ("b", "a")),
         (ConfigType.LIST, "a|b", "", ()),
         (ConfigType.STRING, "any", " text ", "text"),
         (ConfigType.STRING, "a|b", "b", "b"),

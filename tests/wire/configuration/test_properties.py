@@ -41,7 +41,7 @@ def test_a_required_setting_is_missing(properties: dict[str, str]) -> None:
 
 
 def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default() -> None:
-    accepted = {"authorizer.class.name": "", "zookeeper.ssl.crl.enable": "FALSE"}
+    accepted = {"alter.config.policy.class.name": "", "zookeeper.ssl.crl.enable": "FALSE"}
     assert Properties(accepted).check() == []
     with pytest.raises(ConfigError, match=r"client\.quota\.callback\.class=a: not supported here"):
         Properties({"client.quota.callback.class": "a"}).check()
@@ -54,9 +54,8 @@ def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default(
 @pytest.mark.parametrize(
     "setting",
     [
-        "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "super.users=User:admin",
-        "ssl.client.auth=required", "listener.name.data.ssl.client.auth=required",
-        "connections.max.reauth.ms=1",
+        "ssl.cipher.suites=TLS_AES_256_GCM_SHA384", "listener.name.data.ssl.cipher.suites=TLS_AES_256_GCM_SHA384",
+        "sasl.server.callback.handler.class=a.B",
     ],
 )  # fmt: skip
 def test_a_protection_that_does_not_exist_is_an_error(setting: str) -> None:
@@ -70,7 +69,7 @@ def test_settings_without_effect_are_warnings() -> None:
         {
             "num.io.thread": "1", "qqqqq": "1", "num.io.threads": "1", "kce.metrics.port": "0",
             "log.cleaner.threads": "2", "background.threads": "10", "listener.name.data.num.io.threads": "2",
-            "listener.name.data.num.network.threads": "2",
+            "listener.name.data.num.network.threads": "2", "leader.replication.throttled.rate": "5",
         }
     )  # fmt: skip
     assert read.check() == [
@@ -78,4 +77,6 @@ def test_settings_without_effect_are_warnings() -> None:
         "qqqqq has no effect: Kafka has no such setting",
         "log.cleaner.threads=2 has no effect: Kafka has this setting, this project ignores it",
         "listener.name.data.num.io.threads has no effect: num.io.threads applies to all listeners here",
+        "leader.replication.throttled.rate has no effect: like Kafka's, it only counts when it is set while the broker "
+        "runs",  # rule B8.18
     ]

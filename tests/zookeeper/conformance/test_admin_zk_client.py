@@ -11,10 +11,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kce.broker_stub.client_quotas import ClientQuotas
+from kce.broker_stub.quotas.client_quota import UNLIMITED as NO_LIMIT
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.wire import ErrorCode
-from kce.zookeeper import admin, znodes
+from kce.zookeeper import admin, client_configs, znodes
 from kce.zookeeper.admin import AdminError
 from kce.zookeeper.assignment import RackAwareMode
 from kce.zookeeper.model import ReplicaAssignment
@@ -148,8 +149,9 @@ async def test_configuration_of_clients_that_is_there_at_the_start(autojump_cloc
         await configs.read()
 
         def limit(client_id: str, key: str = "producer_byte_rate") -> float | None:
-            found = quotas.quota(key, "ANONYMOUS", client_id)
-            return None if found is None else found[1]
+            quota = quotas.produce if key == "producer_byte_rate" else quotas.fetch
+            limit = quota.limit_of("ANONYMOUS", client_id)
+            return None if limit == NO_LIMIT else limit
 
         assert (limit("my client"), limit("other"), limit("of mine")) == (1000, 2000, 10)
         assert (limit("my client", "consumer_byte_rate"), limit("other", "consumer_byte_rate")) == (3000, None)
@@ -183,37 +185,38 @@ async def test_racks_that_are_heeded(autojump_clock: MockClock) -> None:  # rule
 
 
 @pytest.mark.kafka("AZC-11")
-async def test_configuration_of_a_client_of_a_user(autojump_clock: MockClock) -> None:  # rule 1.35
+async def test_configuration_of_a_client_of_a_user(autojump_clock: MockClock) -> None:  # rules 1.35, B8.15
     async with world([]) as w:
         path, notification = await changed(w, "users", "u/clients/c", QUOTA)
         assert path == "/config/users/u/clients/c"
-        await w.zk.change_config("users", "u", QUOTA)
-        assert await w.zk.get_config("users", "u") == QUOTA
-        await w.zk.change_config("users", "u/clients/c", {})
-        assert await w.zk.get_config("users", "u/clients/c") == {}
-        assert await w.zk.get_config("users", "u") == QUOTA
         assert notification == {"version": 2, "entity_path": "users/u/clients/c"}
+        await client_configs.change(w.zk, "users", "u/clients/c", {})
+        assert await w.zk.get_children("/config/users") == []
+        await client_configs.change(w.zk, "users", "u", QUOTA)
+        assert await w.zk.get_config("users", "u") == QUOTA
+        await client_configs.change(w.zk, "users", "u/clients/c", QUOTA)
+        assert await w.zk.get_config("users", "u/clients/c") == QUOTA
+        await client_configs.change(w.zk, "users", "u/clients/c", {})
+        assert await w.zk.get_children("/config/users") == ["u"]
+        assert await w.zk.get_config("users", "u") == QUOTA
 
 
-@pytest.mark.kafka("AZC-12")
-async def test_configuration_of_a_user(autojump_clock: MockClock) -> None:  # rule 1.35
+@pytest.mark.parametrize(
+    ("kind", "name", "config"),
+    [
+        pytest.param("users", "u", QUOTA, marks=pytest.mark.kafka("AZC-12")),
+        pytest.param("clients", "c", QUOTA, marks=pytest.mark.kafka("AZC-13")),
+        pytest.param("ips", "127.0.0.1", {"connection_creation_rate": "10"}, marks=pytest.mark.kafka("AZC-14")),
+    ],
+)
+async def test_configuration_of_a_client(
+    kind: str, name: str, config: dict[str, str], autojump_clock: MockClock
+) -> None:  # rules 1.35, B8.15
     async with world([]) as w:
-        path, notification = await changed(w, "users", "u", QUOTA)
-        assert path == "/config/users/u"
-        assert notification == {"version": 2, "entity_path": "users/u"}
-
-
-@pytest.mark.kafka("AZC-13")
-async def test_configuration_of_a_client(autojump_clock: MockClock) -> None:  # rule 1.35
-    async with world([]) as w:
-        path, notification = await changed(w, "clients", "c", QUOTA)
-        assert path == "/config/clients/c"
-        assert notification == {"version": 2, "entity_path": "clients/c"}
-
-
-@pytest.mark.kafka("AZC-14")
-async def test_configuration_of_an_address(autojump_clock: MockClock) -> None:  # rule 1.35
-    async with world([]) as w:
-        path, notification = await changed(w, "ips", "127.0.0.1", {"connection_creation_rate": "10"})
-        assert path == "/config/ips/127.0.0.1"
-        assert notification == {"version": 2, "entity_path": "ips/127.0.0.1"}
+        path, notification = await changed(w, kind, name, config)
+        assert path == f"/config/{kind}/{name}"
+        assert notification == {"version": 2, "entity_path": f"{kind}/{name}"}
+        await client_configs.change(w.zk, kind, name, {})
+        assert await w.zk.get_children(f"/config/{kind}") == []
+        await w.settle()
+        assert len(await w.zk.get_children(znodes.CONFIG_CHANGES)) == 2  # brokers are told of that, too

@@ -212,10 +212,10 @@ async def test_listing_topics_without_a_watch(f: Fixture) -> None:  # rule 1.56
 
 @pytest.mark.kafka("ZKCT-26")
 async def test_topics_are_deleted_with_all_below(f: Fixture) -> None:  # rules 1.48, 10.48
-    await f.zk.delete_topic_nodes("t", f.fence)  # nothing there is fine
+    await f.zk.delete_topic_nodes(["t"], f.fence)  # nothing there is fine
     await topic(f, "t", p0=PLAIN)
     await f.put(znodes.partition_state_path(T0))
-    await f.moved(lambda fence: f.zk.delete_topic_nodes("t", fence))
+    await f.moved(lambda fence: f.zk.delete_topic_nodes(["t"], fence))
     assert await f.zk.exists([znodes.topic_path("t")]) == [None]
     assert await f.zk.get_topics() == set()
 
@@ -508,7 +508,7 @@ async def test_configurations(f: Fixture) -> None:  # rules 1.34, 10.48
     await f.zk.put_config("topics", "u", {"a": "5"})
     assert await f.zk.get_children("/config/topics") == ["t", "u"]
     for name in ("t", "u"):
-        await f.zk.delete_topic_nodes(name, f.fence)
+        await f.zk.delete_topic_nodes([name], f.fence)
         assert await f.data(znodes.topic_config_path(name)) is None
         assert await f.zk.get_config("topics", name) == {}
     assert await f.zk.get_config("clients", "t") == {"c": "3"}

@@ -18,6 +18,7 @@ from kce.zookeeper.store import (
     NodeData,
     NoNode,
     Op,
+    SessionExpired,
     SetData,
     Stat,
     jute,
@@ -183,3 +184,17 @@ def test_the_largest_operation_is_too_large() -> None:
     assert (failed.index, str(failed.error)) == (1, "TooLarge: /b")
     sizes = [jute.op_bytes(op) - jute.op_bytes(Delete("")) for op in (*OPS, Delete(""))]
     assert sizes == [2, 8, 4, 302, 4, 0]
+
+
+def test_strings_may_be_empty() -> None:
+    assert jute._read_string(b"\0\0\0\0", 0) == ("", 4)
+    with pytest.raises(ValueError, match="a string of -1 bytes at offset 0 of 4"):
+        jute._read_string(b"\xff\xff\xff\xff", 0)
+
+
+def test_errors_of_an_ended_session_are_raised() -> None:
+    for code in (-112, -115, -118):
+        with pytest.raises(SessionExpired, match=f"ZooKeeper error {code}"):
+            jute.error(code, "/a")
+    assert isinstance(jute.error(-101, "/a"), NoNode)
+    assert str(jute.error(-999, "/a")) == "ZooKeeper error -999 on /a"

@@ -357,3 +357,75 @@ async def test_acls_are_those_of_the_client() -> None:
     ]
     with pytest.raises(ValueError, match="there is no authentication by 'sasl'"):
         server.connect(auth=[("sasl", "x")])
+
+
+async def test_a_muted_client_is_heard_and_hears_later(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        server = MemoryZooKeeper(nursery=nursery)
+        store, other = server.connect(session_timeout_ms=3000), server.connect()
+        await other.write([Create("/a")])
+        await store.get_data(["/a"], watch=True)
+        observed = Observed(store)
+        server.mute(store)
+        server.mute(store)  # once
+        answers: list[object] = []
+
+        async def write() -> None:
+            answers.append(await store.write([SetData("/a", b"x", version=0)]))
+
+        nursery.start_soon(write)
+        await trio.sleep(1)
+        assert (server.peek("/a"), answers, observed.seen) == ((b"x", 1), [], [])
+        server.reconnect(store)
+        assert observed.seen == [WatchEvent(WatchType.CHANGED, "/a")]
+        await trio.sleep(4)
+        assert len(answers) == 1, "the answer arrives, late"
+        assert observed.seen == [WatchEvent(WatchType.CHANGED, "/a")]
+
+
+async def test_a_muted_client_gives_the_connection_up_and_asks_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        server = MemoryZooKeeper(nursery=nursery)
+        store = server.connect(session_timeout_ms=3000)
+        await store.write([Create("/a")])
+        observed = Observed(store)
+        server.mute(store)
+        answers: list[object] = []
+
+        async def write() -> None:
+            answers.extend(await store.write([SetData("/a", b"x", version=0)]))
+
+        nursery.start_soon(write)
+        await trio.sleep(1.9)
+        assert observed.seen == []
+        await trio.sleep(0.2)
+        assert observed.seen == [(SessionState.DISCONNECTED, FIRST, False)]
+        server.reconnect(store)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [type(answer) for answer in answers] == [BadVersion], "it was done before"
+        server.mute(store)
+        nursery.start_soon(heal_later, server, store)
+        with pytest.raises(SessionExpired):
+            await store.exists(["/a"])
+        assert store.session_id == SECOND
+
+
+async def heal_later(server: MemoryZooKeeper, store: MemoryStore) -> None:
+    await trio.sleep(10)
+    server.reconnect(store)
+
+
+async def test_a_frozen_client_notices_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        server = MemoryZooKeeper(nursery=nursery)
+        store = server.connect(session_timeout_ms=3000)
+        await store.write([Create("/mine", ephemeral=True)])
+        observed = Observed(store)
+        server.freeze(store)
+        await trio.sleep(2)
+        assert server.peek("/mine") is not None
+        await trio.sleep(2)
+        assert (server.peek("/mine"), observed.seen) == (None, [])
+        server.reconnect(store)
+        assert observed.seen[0] == (SessionState.EXPIRED, FIRST, False)
+        assert store.session_id == SECOND

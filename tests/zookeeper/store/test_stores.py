@@ -174,6 +174,14 @@ async def test_an_old_server_knows_no_containers(zookeeper: str, monkeypatch: py
     await store.aclose()
 
 
+async def test_who_closes_a_store_is_not_told_that_its_session_has_expired(connect: Connect) -> None:
+    store = await connect()
+    states: list[SessionState] = []
+    store.on_session = states.append
+    await store.aclose()
+    assert SessionState.EXPIRED not in states
+
+
 @pytest.mark.slow
 async def test_the_session_timeout_is_the_negotiated_one(zookeeper: str) -> None:  # rule E7.13
     store = await KazooStore.connect(zookeeper, session_timeout_ms=TICK_MS, connection_timeout_ms=10_000)

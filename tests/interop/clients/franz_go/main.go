@@ -1,4 +1,4 @@
-// franz-go: `driver HOST:PORT,...`; the protocol is in ../serving.py.
+// franz-go: `driver HOST:PORT,...`; the protocol is in ../serving.py. A member of a group is in member.go.
 package main
 
 import (
@@ -146,6 +146,10 @@ func check(err error) {
 }
 
 func main() {
+	if os.Args[1] == "member" {
+		member(os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6])
+		return
+	}
 	brokers = strings.Split(os.Args[1], ",")
 	admin = kadm.NewClient(newClient())
 	consumer = newClient()

@@ -1,4 +1,4 @@
-"""Which quota applies to whom, and the controller mutation quota (rules 10.11, B8.1, B8.9, B8.10)."""
+"""What requests are charged, and how long connections are throttled (rules 10.11, B8.1-B8.13)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
-from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas, Entity
+from kce.broker_stub.quotas.client_quota import UNLIMITED
+from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Request
 from kce.wire import ErrorCode
 from tests.broker_stub.support import (
@@ -26,57 +27,36 @@ from tests.broker_stub.test_admin_handlers import Active, Store, creatable, resu
 RATE = "controller_mutation_rate"
 
 
-def test_the_most_specific_quota_applies() -> None:  # rule B8.9
+def test_changes_of_entities() -> None:
     quotas = ClientQuotas()
-    in_order = [
-        ("users", "u/clients/c"), ("users", "u/clients/<default>"), ("users", "u"), ("users", "<default>/clients/c"),
-        ("users", "<default>/clients/<default>"), ("users", "<default>"), ("clients", "c"), ("clients", "<default>"),
-    ]  # fmt: skip
-    both, user, client = Entity("u", "c"), Entity("u", None), Entity(None, "c")
-    assert quotas.quota(RATE, "u", "c") is None
-    for limit, (kind, name) in enumerate(in_order, 1):
-        quotas.changed(kind, name, {RATE: str(limit)})
-    for limit, shared_by in enumerate((both, both, user, both, both, user, client, client), 1):
-        assert quotas.quota(RATE, "u", "c") == (shared_by, limit)
-        quotas.changed(*in_order[limit - 1], {})
-    assert quotas.quota(RATE, "u", "c") is None
+    quotas.changed("users", "a%20b", {"SCRAM-SHA-256": "salt=x", RATE: "1.5", "producer_byte_rate": "7"})
+    assert quotas.controller_mutation.limit_of("a b", "") == 1.5
+    assert quotas.produce.limit_of("a b", "") == 7
+    assert not quotas.fetch.enabled
+    quotas.changed(
+        "users", "a%20b", {"SCRAM-SHA-256": "salt=x", "consumer_byte_rate": "8", "request_percentage": "2.5"}
+    )
+    assert quotas.controller_mutation.limit_of("a b", "") == UNLIMITED
+    assert quotas.produce.limit_of("a b", "") == UNLIMITED
+    assert (quotas.fetch.limit_of("a b", ""), quotas.request.limit_of("a b", "")) == (8, 2.5)
 
 
-def test_values_that_are_not_numbers_are_ignored() -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "config"),
+    [
+        ("users", "u/c", {"producer_byte_rate": "1"}),
+        ("users", "u", {"producer_byte_rate": "1.5"}),
+        ("clients", "c", {"producer_byte_rate": "1", "request_percentage": "a lot"}),
+        ("clients", "c", {"producer_byte_rate": "1", RATE: "nan"}),
+    ],
+)
+def test_what_cannot_be_read_is_logged_and_changes_nothing(
+    kind: str, name: str, config: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     quotas = ClientQuotas()
-    quotas.changed("users", "a%20b", {"SCRAM-SHA-256": "salt=x", RATE: "1.5", "request_percentage": "nan"})
-    assert quotas.quota(RATE, "a b", "") == (Entity("a b", None), 1.5)
-    assert quotas.quota("request_percentage", "a b", "") is None
-    assert quotas.quota("SCRAM-SHA-256", "a b", "") is None
-
-
-def test_a_bucket_can_be_overdrawn_once_and_refills() -> None:  # rule B8.10
-    quotas = ClientQuotas()
-    quotas.changed("clients", "<default>", {RATE: "2"})
-    mutations = ControllerMutationQuotas(quotas, samples=11, window_seconds=1)
-    first = mutations.of_request("c", 100, strict=True)
-    assert (first.record(22), first.record(8), first.throttle_time_ms) == (
-        True,
-        True,
-        0,
-    )  # 22 tokens, 0, -8
-    assert (first.record(1), first.throttle_time_ms) == (False, 4000)
-    assert mutations.of_request("other", 100, strict=True).record(1)  # has its own bucket
-    later = mutations.of_request("c", 103.5, strict=True)
-    assert (later.record(1), later.throttle_time_ms) == (False, 500)
-    lenient = mutations.of_request("c", 103.5, strict=False)
-    assert (lenient.record(1), lenient.throttle_time_ms) == (True, 1000)
-    assert mutations.of_request("c", 104.5, strict=True).record(1)
-    full = mutations.of_request("c", 1_000_000, strict=True)
-    assert (full.record(22), full.record(1), full.record(1), full.throttle_time_ms) == (True, True, False, 500)
-
-
-def test_a_quota_of_zero_is_no_quota() -> None:
-    quotas = ClientQuotas()
-    mutations = ControllerMutationQuotas(quotas, samples=11, window_seconds=1)
-    assert mutations.of_request("c", 0, strict=True).record(10**9)
-    quotas.changed("clients", "c", {RATE: "0"})
-    assert mutations.of_request("c", 0, strict=True).record(10**9)
+    quotas.changed(kind, name, config)
+    assert f"quotas of /config/{kind}/{name} are not used" in caplog.text
+    assert not quotas.produce.enabled
 
 
 async def ask(node: Node, message: wire.Message, version: int) -> Any:
@@ -147,3 +127,9 @@ async def test_a_throttled_connection_closes_with_the_server() -> None:
         with trio.fail_after(5):
             await server.shutdown(1)
             assert await client.closed()
+
+
+def test_exempt_time_is_that_of_a_minute() -> None:
+    exempt = ClientQuotas().exempt_time
+    exempt.record(7, 1_000_000)
+    assert [exempt.total(1_000_000 + ms) for ms in (0, 59_999, 60_001)] == [7, 7, 0]

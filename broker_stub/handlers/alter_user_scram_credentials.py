@@ -1,0 +1,119 @@
+"""AlterUserScramCredentials (key 51), version 0: the active controller's broker writes to the store (rule B9.21)."""
+
+from __future__ import annotations
+
+import logging
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from kce.broker_stub.errors import error_code
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.security.operations import Operation
+from kce.broker_stub.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
+from kce.wire import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ErrorCode,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+
+log = logging.getLogger(__name__)
+
+Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
+EMPTY_USER: Final = "Username must not be empty"
+
+
+async def respond(
+    message: AlterUserScramCredentialsRequest, context: RequestContext, services: Services
+) -> AlterUserScramCredentialsResponse:
+    """Raises Refused."""
+    if not services.controller.is_active:
+        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+    services.authorization.check_cluster(context, Operation.ALTER)
+    results = dict(_illegal(message))
+    changes = _changes(message)
+    times = Counter((change.name, change.mechanism) for change in changes if change.name not in results)
+    for (user, _), count in times.items():
+        if count > 1:
+            results[user] = _result(
+                user, ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
+            )
+    for user in dict.fromkeys(change.name for change in changes):
+        if user not in results:
+            try:
+                results[user] = await _change(user, message, services)
+            except Exception as e:  # the other users are changed nevertheless
+                log.exception("the credentials of user %s could not be changed", user)
+                results[user] = _result(user, error_code(e))
+    return AlterUserScramCredentialsResponse(results=tuple(results.values()))
+
+
+def _illegal(message: AlterUserScramCredentialsRequest) -> Iterator[tuple[str, AlterUserScramCredentialsResult]]:
+    for change in _changes(message):
+        error = _error(change)
+        if error is not None:
+            yield change.name, _result(change.name, *error)
+
+
+def _changes(message: AlterUserScramCredentialsRequest) -> list[Change]:
+    return [*message.deletions, *message.upsertions]
+
+
+def _error(change: Change) -> tuple[ErrorCode, str] | None:
+    if not change.name:
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, EMPTY_USER
+    if ScramMechanism.of_number(change.mechanism) is None:
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
+    if isinstance(change, ScramCredentialUpsertion):
+        if change.iterations > MAX_ITERATIONS:
+            return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"
+        if change.iterations < MIN_ITERATIONS:
+            return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"
+    return None
+
+
+async def _change(
+    user: str, message: AlterUserScramCredentialsRequest, services: Services
+) -> AlterUserScramCredentialsResult:
+    """Raises what the store raises."""
+    name = urllib.parse.quote(user, safe="")
+    config = dict(await services.admin.config("users", name))
+    for deletion in message.deletions:
+        if deletion.name == user and config.pop(_mechanism(deletion.mechanism).mechanism_name, None) is None:
+            return _result(
+                user, ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+            )
+    for upsertion in message.upsertions:
+        if upsertion.name == user:
+            mechanism = _mechanism(upsertion.mechanism)
+            credential = ScramCredential.of_salted(
+                mechanism, upsertion.salt, upsertion.salted_password, upsertion.iterations
+            )
+            config[mechanism.mechanism_name] = str(credential)
+    await services.admin.change_config("users", name, config)
+    return _result(user, ErrorCode.NONE)
+
+
+def _mechanism(number: int) -> ScramMechanism:
+    found = ScramMechanism.of_number(number)
+    assert found is not None, "an unknown mechanism is illegal"
+    return found
+
+
+def _result(user: str, error: ErrorCode, text: str | None = None) -> AlterUserScramCredentialsResult:
+    return AlterUserScramCredentialsResult(user=user, error_code=error, error_message=text)
+
+
+def error_response(
+    message: AlterUserScramCredentialsRequest, context: RequestContext, error: ErrorCode
+) -> AlterUserScramCredentialsResponse:
+    users = sorted({change.name for change in _changes(message)})
+    return AlterUserScramCredentialsResponse(results=tuple(_result(user, error) for user in users))
+
+
+HANDLER: Final = Handler(AlterUserScramCredentialsRequest, answering_later(respond), error_response)

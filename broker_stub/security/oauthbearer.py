@@ -1,0 +1,157 @@
+"""OAUTHBEARER with unsecured tokens: its messages, and the checks of Kafka's default validator."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+_SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_KEY: Final = r"[A-Za-z]+"
+_VALUE: Final = r"[\x21-\x7e \t\r\n]+"
+_PAIRS: Final = rf"(?:{_KEY}={_VALUE}\x01)*"
+_INITIAL: Final = re.compile(rf"n,(?:a=(?P<authzid>{_SASL_NAME}))?,\x01(?P<pairs>{_PAIRS})\x01")
+_AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_\.a-zA-Z0-9]+)", re.ASCII)
+_PREFIX: Final = "unsecuredValidator"
+#: what a client answers to an error
+CONTROL_A: Final = b"\x01"
+
+
+class BadToken(ValueError):
+    """A token that is not accepted. ``scope`` is that which it lacks."""
+
+    def __init__(self, reason: str, scope: str | None = None) -> None:
+        super().__init__(reason)
+        self.scope = scope
+
+
+@dataclass(frozen=True, slots=True)
+class InitialResponse:
+    """The client's only message."""
+
+    token: str
+    authorization_id: str = ""
+
+    @classmethod
+    def parse(cls, message: bytes) -> InitialResponse:
+        """Raises ValueError."""
+        match = _INITIAL.fullmatch(message.decode("utf-8", "replace"))
+        if match is None:
+            raise ValueError("invalid first message of OAUTHBEARER")
+        pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01") if pair)
+        found = _AUTH.fullmatch(pairs.get("auth", ""))
+        if found is None:
+            raise ValueError("the first message of OAUTHBEARER has no token")
+        if found["scheme"].lower() != "bearer":
+            raise ValueError("the first message of OAUTHBEARER has a token that is not a bearer's")
+        authzid = (match["authzid"] or "").replace("=2C", ",").replace("=3D", "=")
+        return cls(found["token"], authzid)
+
+    def encode(self) -> bytes:
+        name = self.authorization_id.replace("=", "=3D").replace(",", "=2C")
+        return f"n,{f'a={name}' if name else ''},\x01auth=Bearer {self.token}\x01\x01".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``expires_at_ms``: since 1970."""
+
+    principal: str
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsecuredValidator:
+    """Kafka's OAuthBearerUnsecuredValidatorCallbackHandler."""
+
+    principal_claim: str
+    scope_claim: str
+    required_scope: Sequence[str]
+    clock_skew_ms: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> UnsecuredValidator:
+        """Of the options of the login module. Raises ValueError."""
+
+        def option(name: str, default: str = "") -> str:
+            return options.get(_PREFIX + name, "").strip() or default
+
+        skew = option("AllowableClockSkewMs", "0")
+        if not skew.isdecimal():
+            raise ValueError(f"{_PREFIX}AllowableClockSkewMs={skew}: must be a whole number, at least 0")
+        scope = option("RequiredScope").split()
+        return cls(option("PrincipalClaimName", "sub"), option("ScopeClaimName", "scope"), scope, int(skew))
+
+    def validate(self, token: str, now_ms: int) -> Token:
+        """Raises BadToken."""
+        claims = unsecured_claims(token)
+        principal = claims.get(self.principal_claim)
+        if not isinstance(principal, str) or not principal.strip():
+            raise BadToken(f"the claim {self.principal_claim} is missing")
+        issued = _seconds(claims, "iat", required=False)
+        if issued is not None and now_ms + self.clock_skew_ms < 1000 * issued:
+            raise BadToken("the token is issued in the future")
+        expires = _seconds(claims, "exp", required=True)
+        assert expires is not None
+        if now_ms - self.clock_skew_ms >= 1000 * expires:
+            raise BadToken("the token has expired")
+        if issued is not None and expires <= issued:
+            raise BadToken("the token expires before it is issued")
+        scope = self._scope(claims)
+        for required in self.required_scope:
+            if required not in scope:
+                raise BadToken(f"the scope {required} is missing", " ".join(self.required_scope))
+        return Token(principal, round(1000 * expires))
+
+    def _scope(self, claims: Mapping[str, Any]) -> set[str]:
+        found = claims.get(self.scope_claim)
+        if isinstance(found, str):
+            return {found.strip()} if found.strip() else set()
+        if isinstance(found, list):
+            return {each.strip() for each in found if isinstance(each, str) and each.strip()}
+        return set()
+
+
+def unsecured_claims(token: str) -> dict[str, Any]:
+    """The claims of a token with algorithm "none" and no signature. Raises BadToken."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise BadToken("the token has not three parts")
+    header, claims = (_json(part) for part in parts[:2])
+    if header.get("alg") != "none":
+        raise BadToken("the token's algorithm is not none")
+    if parts[2]:
+        raise BadToken("the token has a signature")
+    return claims
+
+
+def unsecured_token(claims: Mapping[str, Any]) -> str:
+    """A token with algorithm "none"."""
+    header, body = (
+        base64.urlsafe_b64encode(orjson.dumps(part)).decode().rstrip("=") for part in ({"alg": "none"}, claims)
+    )
+    return f"{header}.{body}."
+
+
+def _json(part: str) -> dict[str, Any]:
+    try:
+        found = orjson.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (binascii.Error, ValueError) as e:
+        raise BadToken(f"a part of the token is malformed: {e}") from None
+    if not isinstance(found, dict):
+        raise BadToken("a part of the token is no JSON object")
+    return found
+
+
+def _seconds(claims: Mapping[str, Any], name: str, *, required: bool) -> float | None:
+    value = claims.get(name)
+    if value is None and not required:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadToken(f"the claim {name} is missing or no number")
+    return float(value)

@@ -1,0 +1,180 @@
+"""TLS of a node's listeners and of its own connections: certificates in PEM or PKCS12, and Trio's SSL streams.
+
+Frames pass a link above the stream, so that recordings and rules see them in the clear.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import trio
+
+from kce.broker_stub.security.config import KeyStore, ListenerSecurity, TlsConfig, TrustStore
+from kce.extras import MissingExtra, require
+from kce.wire.configuration import ConfigError
+
+#: a stream that speaks TLS above one of a world
+SecuredStream: TypeAlias = trio.SSLStream[trio.abc.Stream]
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_LINE: Final = 64
+
+
+class _Pem(NamedTuple):
+    """A private key and its certificates, in PEM."""
+
+    key: str
+    chain: str
+    password: str
+
+
+class Tls:
+    """One listener's TLS. The contexts are made when they are first needed, so that a client needs no key."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        self.config = config
+        self._server: ssl.SSLContext | None = None
+        self._client: ssl.SSLContext | None = None
+
+    def accepting(self, stream: trio.abc.Stream) -> SecuredStream:
+        """The server's end. ``handshake`` it before use."""
+        return trio.SSLStream(stream, self.server_context(), server_side=True, https_compatible=True)
+
+    def connecting(self, stream: trio.abc.Stream, host: str) -> SecuredStream:
+        """The client's end, which verifies the server's certificate, and that it is ``host``'s if configured so."""
+        return trio.SSLStream(stream, self.client_context(), server_hostname=host, https_compatible=True)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Raises ConfigError."""
+        if self._server is None:
+            context = self._context(ssl.PROTOCOL_TLS_SERVER)
+            context.verify_mode = _CLIENT_AUTH[self.config.client_auth]
+            self._server = context
+        return self._server
+
+    def client_context(self) -> ssl.SSLContext:
+        """Raises ConfigError."""
+        if self._client is None:
+            context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = self.config.verifies_host
+            self._client = context
+        return self._client
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        config = self.config
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = min(_VERSIONS[version] for version in config.versions)
+        context.maximum_version = max(_VERSIONS[version] for version in config.versions)
+        try:
+            if config.key_store is not None:
+                _load_key(context, _own(config.key_store))
+            if config.trust_store is not None:
+                context.load_verify_locations(cadata=_trusted(config.trust_store))
+            else:
+                context.load_default_certs()
+        except (OSError, ValueError, MissingExtra) as e:  # ssl.SSLError is an OSError
+            raise ConfigError(f"{config.where}: its certificates cannot be used: {e}") from None
+        return context
+
+
+async def handshake(stream: SecuredStream) -> bytes | None:
+    """The peer's verified certificate in DER; None if it has shown none. Raises trio.BrokenResourceError."""
+    await stream.do_handshake()
+    found = stream.getpeercert(binary_form=True)
+    assert found is None or isinstance(found, bytes)
+    return found
+
+
+def listeners_tls(security: Mapping[str, ListenerSecurity]) -> dict[str, Tls]:
+    """By listener, for those with TLS; both ends work. Raises ConfigError."""
+    made = {listener: Tls(each.tls) for listener, each in security.items() if each.tls is not None}
+    for tls in made.values():
+        tls.server_context()
+        tls.client_context()
+    return made
+
+
+def _load_key(context: ssl.SSLContext, own: _Pem) -> None:
+    """OpenSSL takes keys from files only: one that this user alone can read, for that moment."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "key.pem")
+        path.write_text(f"{own.key}\n{own.chain}", encoding="ascii")
+        # a function, so that no password is requested from a terminal
+        context.load_cert_chain(path, password=lambda: own.password)
+
+
+def _own(store: KeyStore) -> _Pem:
+    if store.key is not None and store.certificate_chain is not None:
+        return _Pem(_normal(store.key), _normal(store.certificate_chain), store.key_password or "")
+    content = _read(store.location)
+    if store.type.upper() == "PKCS12":
+        return _own_of_pkcs12(content, store.password)
+    blocks = _blocks(content.decode("ascii", "replace"))
+    keys = [block for kind, block in blocks if kind.endswith("PRIVATE KEY")]
+    chain = [block for kind, block in blocks if kind == "CERTIFICATE"]
+    if len(keys) != 1 or not chain:
+        raise ValueError(f"{store.location} must hold one private key and its certificates")
+    return _Pem(keys[0], "".join(chain), store.key_password or "")
+
+
+def _own_of_pkcs12(content: bytes, password: str | None) -> _Pem:
+    require("cryptography", purpose="a PKCS12 store")
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+
+    key, certificate, others = pkcs12.load_key_and_certificates(content, _bytes(password))
+    if key is None or certificate is None:
+        raise ValueError("the PKCS12 key store holds no key")
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    chain = b"".join(each.public_bytes(Encoding.PEM) for each in (certificate, *others))
+    return _Pem(plain.decode(), chain.decode(), "")
+
+
+def _trusted(store: TrustStore) -> str:
+    if store.certificates is not None:
+        return _normal(store.certificates)
+    content = _read(store.location)
+    if store.type.upper() == "PKCS12":
+        require("cryptography", purpose="a PKCS12 store")
+        from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+
+        found = pkcs12.load_pkcs12(content, _bytes(store.password))
+        held = [*([found.cert] if found.cert else []), *found.additional_certs]
+        return b"".join(each.certificate.public_bytes(Encoding.PEM) for each in held).decode()
+    return _normal(content.decode("ascii", "replace"))
+
+
+def _bytes(password: str | None) -> bytes | None:
+    return None if password is None else password.encode()
+
+
+def _read(location: str | None) -> bytes:
+    assert location is not None, "a store has a location or texts"
+    return Path(location).read_bytes()
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Kind and text of each block, with lines as OpenSSL wants them: a setting has often only one."""
+    return [(match[1], _block(match[1], match[2])) for match in _BLOCK.finditer(text)]
+
+
+def _block(kind: str, body: str) -> str:
+    if "Proc-Type" in body:  # the headers of a traditional encrypted key end with an empty line
+        return f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"
+    content = "".join(body.split())
+    lines = [content[at : at + _LINE] for at in range(0, len(content), _LINE)]
+    return "\n".join([f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----", ""])
+
+
+def _normal(text: str) -> str:
+    """Raises ValueError for a text without a block in PEM."""
+    blocks = _blocks(text)
+    if not blocks:
+        raise ValueError("there is no PEM block in it")
+    return "".join(block for _, block in blocks)

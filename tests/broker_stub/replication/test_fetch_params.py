@@ -1,0 +1,92 @@
+"""What a Fetch asks of the data plane, by its version and its sender (rules B2.18, B4.1, B4.9, B4.15, B4.37)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kce import wire
+from kce.broker_stub.handlers.fetch import _Denied
+from kce.broker_stub.log import Isolation
+from kce.broker_stub.replication.read_replica import Consumer
+from kce.broker_stub.replication.reading import FetchParams
+from kce.wire import ErrorCode
+from tests.broker_stub.log.support import batch
+from tests.broker_stub.replication.support import RecordNode, a_node, fetch_request
+from tests.broker_stub.replication.test_read_replica import SELECTOR
+
+RACKS = {"replica_selector_class": SELECTOR, "fetch_max_bytes": "5000"}
+
+
+def asked(node: RecordNode, monkeypatch: pytest.MonkeyPatch, message: wire.FetchRequest, version: int) -> FetchParams:
+    """Nothing is answered."""
+    found: list[FetchParams] = []
+    plane: Any = node.replication.data_plane
+    monkeypatch.setattr(plane, "fetch", lambda params, *rest: found.append(params), raising=False)
+    request, _ = node.request(message, version)
+    node.apis.handle(request)
+    (params,) = found
+    return params
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 10, 11, 12])
+@pytest.mark.parametrize("replica", [-1, 0, 2])
+async def test_what_is_asked(version: int, replica: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_node(**RACKS) as node:
+        await node.lead()
+        message = fetch_request(
+            version=version, replica=replica, max_wait_ms=70, min_bytes=9000, max_bytes=6000, isolation=1, rack_id="r"
+        )
+        is_consumer = replica < 0
+        max_bytes = 6000 if version >= 3 else wire.FetchRequest().max_bytes
+        limit = min(max_bytes, 5000) if is_consumer else max_bytes
+        level = Isolation.HIGH_WATERMARK if version < 4 else Isolation.COMMITTED
+        assert asked(node, monkeypatch, message, version) == FetchParams(
+            replica_id=replica, max_wait_ms=70, min_bytes=min(9000, limit), max_bytes=limit,
+            isolation=level if is_consumer else Isolation.LOG_END, leader_only=not is_consumer or version < 11,
+            hard_limit=version < 3, consumer=Consumer("r", "DATA") if is_consumer and version >= 11 else None,
+        )  # fmt: skip
+
+
+async def test_who_is_sent_to_no_other_replica(monkeypatch: pytest.MonkeyPatch) -> None:  # rule B4.37
+    async with a_node(**RACKS) as node:
+        await node.lead()
+        assert asked(node, monkeypatch, fetch_request(version=12, rack_id=""), 12).consumer is None
+        unknown = fetch_request(version=12, partitions=(0, 9), max_wait_ms=70)
+        assert asked(node, monkeypatch, unknown, 12).max_wait_ms == 0  # rule B2.18
+    async with a_node() as node:
+        await node.lead()
+        assert asked(node, monkeypatch, fetch_request(version=12, rack_id="r"), 12).consumer is None
+
+
+async def test_a_throttled_consumer_is_one_nevertheless() -> None:  # rule B4.20
+    async with a_node({"message.downconversion.enable": "false"}) as node:
+        await node.lead()
+        await node.produce(batch(b"x"))
+        for limits in ({}, {"consumer_byte_rate": "1000000"}):
+            node.quotas.changed("users", "ANONYMOUS", limits)
+            assert (await node.fetch(0, version=3)).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("is_on", "is_follower"), [(True, False), (True, True), (False, False), (False, True)])
+def test_each_topic_is_judged_once(is_on: bool, is_follower: bool) -> None:
+    judged: list[str] = []
+
+    class Authorization:
+        def __init__(self) -> None:
+            self.is_on = is_on
+
+        def allows(self, context: object, operation: object, kind: object, name: str) -> bool:
+            judged.append(name)
+            return name == "a"
+
+        def allows_on_cluster(self, context: object, operation: object) -> bool:
+            return False
+
+    authorization: Any = Authorization()
+    context: Any = None
+    denied = _Denied(context, authorization, is_follower=is_follower)
+    assert (denied.whole, denied.by_topic) == (is_on and is_follower, is_on and not is_follower)
+    assert [denied(topic) for topic in "abab"] == [False, True] * 2
+    assert judged == ["a", "b"]

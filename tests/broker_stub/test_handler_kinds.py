@@ -1,0 +1,126 @@
+"""The kinds of handlers: at once, in steps, later; and what becomes of one that fails (rule B1.31)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.handlers.base import (
+    STEPS_AT_ONCE,
+    Answer,
+    answering,
+    answering_in_steps,
+    answering_later,
+    respond_to,
+)
+from kce.wire import HeartbeatResponse
+from kce.wire.steps import Steps
+
+MESSAGE, ANSWER = object(), HeartbeatResponse(error_code=5)
+
+
+class Asked:
+    """A request that remembers how it was answered."""
+
+    context = "context"
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.steps_in_turns = 0
+
+    def __repr__(self) -> str:
+        return "the request"
+
+    def respond(self, *answer: Any) -> None:
+        self.done.append(answer)
+
+    def fail(self, error: Exception) -> None:
+        self.done.append(error)
+
+    async def in_turns(self, steps: Steps[Answer]) -> Answer:
+        while True:
+            await trio.lowlevel.checkpoint()
+            try:
+                next(steps)
+            except StopIteration as e:
+                answer: Answer = e.value
+                return answer
+            self.steps_in_turns += 1
+
+
+def test_an_answer_at_once() -> None:
+    asked: Any = Asked()
+    seen: list[Any] = []
+
+    def respond(*given: Any) -> HeartbeatResponse:
+        seen.append(given)
+        return ANSWER
+
+    services: Any = "services"
+    answering(respond)(asked, MESSAGE, services)
+    assert (seen, asked.done) == ([(MESSAGE, "context", "services")], [(ANSWER,)])
+
+
+@pytest.mark.parametrize(("count", "in_turns"), [(0, 0), (STEPS_AT_ONCE - 1, 0), (STEPS_AT_ONCE, 0), (12, 4)])
+async def test_an_answer_in_steps(count: int, in_turns: int) -> None:
+    """The first are made at once; the rest in turns with other requests."""
+    asked: Any = Asked()
+
+    def respond(*given: Any) -> Steps[Answer]:
+        assert given == (MESSAGE, "context", "services")
+        for _ in range(count):
+            yield
+        return Answer(ANSWER, {5: 1})
+
+    services: Any = "services"
+    rest = answering_in_steps(respond)(asked, MESSAGE, services)
+    assert (rest is None) == (count < STEPS_AT_ONCE)
+    if rest is not None:
+        assert asked.done == []
+        await rest
+    assert (asked.done, asked.steps_in_turns) == ([(ANSWER, {5: 1})], in_turns)
+
+
+def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:
+    asked: Any = Asked()
+    error = ValueError("of the answer")
+
+    def fails() -> HeartbeatResponse:
+        raise error
+
+    respond_to(asked, lambda: ANSWER)
+    respond_to(asked, fails)
+    assert asked.done == [(ANSWER,), error]
+    assert caplog.messages == ["the request failed"]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("of ours"), InvalidRequest("of the client's")])
+async def test_an_answer_that_is_given_later(error: Exception | None, caplog: pytest.LogCaptureFixture) -> None:
+    asked: Any = Asked()
+    ready = trio.Event()
+
+    async def respond(*given: Any) -> HeartbeatResponse:
+        assert given == (MESSAGE, "context", services)
+        await ready.wait()
+        if error is not None:
+            raise error
+        return ANSWER
+
+    async with trio.open_nursery() as nursery:
+
+        def spawn(run: Callable[[], Awaitable[None]]) -> None:
+            nursery.start_soon(run)
+
+        services: Any = SimpleNamespace(spawn=spawn)
+        answering_later(respond)(asked, MESSAGE, services)
+        await wait_all_tasks_blocked()
+        assert asked.done == []
+        ready.set()
+    assert asked.done == [error or (ANSWER, None)]
+    assert caplog.messages == (["the request failed"] if isinstance(error, ValueError) else [])

@@ -1,0 +1,80 @@
+"""`kce broker` with the server.properties of a Kafka distribution, which is beside this file as it is.
+
+Covers: harness/cli/serving.py.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.cli.support import KCE, background, kce
+from tests.harness.conftest import Here
+from tests.harness.test_interrupts import MOMENTS_OF_LONG_COMMANDS, check, finish, zookeeper_sessions
+
+KAFKAS = str(Path(__file__).parent / "server.properties")
+
+
+def broker(*overrides: str) -> list[str]:
+    return ["broker", "--config", KAFKAS, *(word for text in overrides for word in ("--override", text))]
+
+
+def at(zookeeper: str, log_dirs: Path, *more: str) -> Iterable[str]:
+    return f"zookeeper.connect={zookeeper}", f"log.dirs={log_dirs}", "listeners=PLAINTEXT://:0", *more
+
+
+@pytest.mark.slow
+def test_kafkas_file_as_it_is_makes_a_broker(env: dict[str, str], here: Here, zookeeper: str, tmp_path: Path) -> None:
+    where = f"{zookeeper}/kce-broker"
+    command = broker(*at(where, tmp_path / "logs", "broker.id=7", "num.io.thread=4", "socket.send.buffer.bytes=1"))
+    with background(env, command, "Ctrl-C stops it.") as process:
+        assert here("topic", "create", "orders", "--zookeeper", where, "--partitions", "2").code == 0
+        shown = json.loads(here("describe", "--zookeeper", where, "--json").out)
+        assert (shown["controller"], set(shown["brokers"])) == (7, {"7"})
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        output = process.stdout.read()
+        assert process.wait(30) == 0
+    assert "Stopping ..." in output
+    assert "controlled shutdown succeeded" in output
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+    gone = here("describe", "--zookeeper", where, "--json")
+    assert json.loads(gone.out)["brokers"] == {}
+    with background(env, command, "Ctrl-C stops it."):  # the same directories, and the id that they know
+        (topic,) = json.loads(here("topic", "describe", "--zookeeper", where, "--json").out)
+        assert [p["replicas"] for p in topic["partitions"]] == [[7], [7]]
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_nothing(env: dict[str, str], zookeeper: str, tmp_path: Path) -> None:
+    command = [*KCE, *broker(*at(f"{zookeeper}/kce-broker-ends", tmp_path / "logs"))]
+    sessions = zookeeper_sessions(zookeeper)
+    for moment in range(MOMENTS_OF_LONG_COMMANDS):
+        ran = finish(command, env, tmp_path, moment * 3 / MOMENTS_OF_LONG_COMMANDS)
+        assert "Traceback" not in ran.output
+        assert ran.code in (0, 130)
+        assert (ran.output.count("Stopping ...") or ran.output.count("kce: interrupted")) == 1
+        check(tmp_path, {str(path.relative_to(tmp_path)) for path in (tmp_path / "logs").rglob("*")})
+    assert zookeeper_sessions(zookeeper) <= sessions  # those of earlier tests may have expired
+
+
+def test_settings_that_cannot_be_are_one_line_and_those_without_effect_warn(env: dict[str, str]) -> None:
+    ran = kce(*broker("num.io.thread=4", "socket.send.buffer.bytes=1", "log.retention.ms=0"), env=env)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    ignored, unknown, error = ran.stderr.splitlines()
+    assert "num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?" in unknown
+    assert "socket.send.buffer.bytes=1 has no effect: Kafka has this setting, this project ignores it" in ignored
+    assert error == "kce: log.retention.ms=0: must be unlimited (-1) or at least 1"
+
+
+def test_files_and_overrides_that_cannot_be(here: Here, tmp_path: Path) -> None:
+    missing = here("broker", "--config", str(tmp_path / "none"))
+    assert (missing.code, missing.err.startswith(f"kce: {tmp_path}/none cannot be read: ")) == (1, True)
+    override = here(*broker("nonsense"))
+    assert (override.code, "--override nonsense: not KEY=VALUE" in override.err) == (2, True)
+    without = here("broker")
+    assert (without.code, "Missing option '--config'" in without.err) == (2, True)

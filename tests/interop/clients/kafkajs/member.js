@@ -1,0 +1,44 @@
+// A member of a group: `node member.js HOST:PORT,... GROUP TOPIC range -`; what it prints is said in ../member.py.
+// kafkajs has one assigner, its own, and no static members.
+"use strict";
+
+const { Kafka, logLevel } = require("kafkajs");
+
+const [, , brokers, groupId, topic] = process.argv;
+const retry = { initialRetryTime: 50, maxRetryTime: 500, retries: 5 };
+const kafka = new Kafka({ brokers: brokers.split(","), clientId: "kafkajs", logLevel: logLevel.ERROR, retry,
+  logCreator: () => ({ log }) => console.error(log.message, log.error || "") });
+const consumer = kafka.consumer({ groupId, sessionTimeout: 6000, heartbeatInterval: 300, rebalanceTimeout: 10000,
+  metadataMaxAge: 1000, maxWaitTimeInMs: 100, retry: { ...retry, restartOnFailure: async () => true } });
+
+const say = (what) => console.log(JSON.stringify(what));
+let owned = [];
+
+function own(partitions) {
+  const now = [...partitions].sort((a, b) => a - b);
+  if (JSON.stringify(now) !== JSON.stringify(owned)) say({ owned: (owned = now) });
+}
+
+consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => own(payload.memberAssignment[topic] || []));
+consumer.on(consumer.events.REBALANCING, () => own([]));
+
+async function main() {
+  await consumer.connect();
+  await consumer.subscribe({ topic, fromBeginning: true });
+  await consumer.run({
+    autoCommit: false,
+    eachBatch: async ({ batch, heartbeat }) => {
+      const offset = String(Number(batch.lastOffset()) + 1);
+      await consumer.commitOffsets([{ topic, partition: batch.partition, offset }]);
+      say({ read: batch.messages.map((message) => Number(message.value)) });
+      await heartbeat();
+    },
+  });
+  process.stdin.resume();
+  process.stdin.on("end", async () => {
+    await consumer.disconnect();
+    process.exit(0);
+  });
+}
+
+main();

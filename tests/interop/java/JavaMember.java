@@ -1,0 +1,70 @@
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+/** A member of a group: HOST:PORT,... GROUP TOPIC STRATEGY INSTANCE; what it prints is said in clients/member.py. */
+public class JavaMember {
+    private static volatile boolean ended;
+
+    public static void main(String[] arguments) {
+        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", arguments[0],
+            "group.id", arguments[1], "auto.offset.reset", "earliest", "enable.auto.commit", "false",
+            "session.timeout.ms", "6000", "heartbeat.interval.ms", "300", "metadata.max.age.ms", "1000",
+            "reconnect.backoff.max.ms", "500"));
+        settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer."
+            + (arguments[3].equals("range") ? "RangeAssignor" : "CooperativeStickyAssignor"));
+        if (!arguments[4].equals("-")) {
+            settings.put("group.instance.id", arguments[4]);
+        }
+        Thread input = new Thread(() -> {
+            try {
+                System.in.transferTo(java.io.OutputStream.nullOutputStream());
+            } catch (IOException e) {
+                System.err.println(e);
+            }
+            ended = true;
+        });
+        input.setDaemon(true);
+        input.start();
+        String owned = "[]";
+        try (KafkaConsumer<String, String> consumer =
+                new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(List.of(arguments[2]));
+            while (!ended) {
+                ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(100));
+                if (!records.isEmpty()) {
+                    try {
+                        consumer.commitSync();
+                        List<String> values = new ArrayList<>();
+                        for (ConsumerRecord<String, String> record : records) {
+                            values.add(record.value());
+                        }
+                        System.out.println("{\"read\": " + values + "}");
+                    } catch (KafkaException e) {
+                        System.err.println(e);
+                    }
+                }
+                TreeSet<Integer> now = new TreeSet<>();
+                for (TopicPartition partition : consumer.assignment()) {
+                    now.add(partition.partition());
+                }
+                if (!now.toString().equals(owned)) {
+                    owned = now.toString();
+                    System.out.println("{\"owned\": " + owned + "}");
+                }
+            }
+        }
+        System.exit(0);
+    }
+}
