@@ -25,6 +25,7 @@ from tests.controller import requests
 pytestmark = pytest.mark.slow
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+T_STATE = "/brokers/topics/t/partitions/0/state"
 PROPERTIES = {"zookeeper.session.timeout.ms": "6000"}
 
 
@@ -56,19 +57,17 @@ async def zookeeper(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[ZooK
     await made.stop()
 
 
-def restart_at(node: Node, zookeeper: ZooKeeper, when: str, write: int) -> trio.Event:
-    """ZooKeeper goes away before or after the node's ``write``-th batch of writes from now on.
+def restart_at(node: Node, zookeeper: ZooKeeper, when: str, path: str) -> trio.Event:
+    """ZooKeeper goes away before or after the node's next write of ``path``.
 
     Afterwards the answer is lost with it, so that the batch is sent again (rule 1.52).
     """
     store = node.store
     assert store is not None
-    multi, begun, struck = type(store).multi.__get__(store), 0, trio.Event()
+    multi, struck = type(store).multi.__get__(store), trio.Event()
 
     async def struck_multi(groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
-        nonlocal begun
-        begun += 1
-        if begun != write:
+        if struck.is_set() or not any(op.path == path for group in groups for op in group):
             return await multi(groups)
         if when == "after":
             await multi(groups)
@@ -84,17 +83,17 @@ def restart_at(node: Node, zookeeper: ZooKeeper, when: str, write: int) -> trio.
 
 
 class Operations:
-    """What is done to topics t and u, one after the other, each with the write at which ZooKeeper is restarted."""
+    """What is done to topics t and u, one after the other, each with the znode at whose write ZooKeeper is restarted."""
 
     def __init__(self, cluster: Cluster, active: int) -> None:
         self.cluster, self.active = cluster, active
         self.other, self.third = sorted({1, 2, 3} - {active})
-        self.all: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
-            ("after", 3, self.create),
-            ("before", 4, self.reassign),
-            ("after", 1, self.elect),
-            ("before", 1, self.shut_down),
-            ("after", 4, self.delete),
+        self.all: list[tuple[str, str, Callable[[], Awaitable[None]]]] = [
+            ("after", T_STATE, self.create),
+            ("before", T_STATE, self.reassign),
+            ("after", T_STATE, self.elect),
+            ("before", T_STATE, self.shut_down),
+            ("after", "/brokers/topics/u/partitions", self.delete),
         ]
 
     def node(self, node_id: int) -> Node:
@@ -149,8 +148,8 @@ async def test_a_restart_in_every_operation(zookeeper: ZooKeeper) -> None:
         operations = Operations(cluster, controller.id)
         await cluster.create_topic("u", assignment={0: [operations.active, operations.other]})
         active = operations.node(controller.id)
-        for when, write, operation in operations.all:
-            struck = restart_at(active, zookeeper, when, write)
+        for when, path, operation in operations.all:
+            struck = restart_at(active, zookeeper, when, path)
             await operation()
             assert struck.is_set(), operation
         assert await cluster.controller() == controller
