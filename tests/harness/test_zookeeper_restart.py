@@ -83,7 +83,7 @@ def restart_at(node: Node, zookeeper: ZooKeeper, when: str, path: str) -> trio.E
 
 
 class Operations:
-    """What is done to topics t and u, one after the other, each with the znode at whose write ZooKeeper is restarted."""
+    """What is done to topics t and u, each with the znode at whose write ZooKeeper is restarted."""
 
     def __init__(self, cluster: Cluster, active: int) -> None:
         self.cluster, self.active = cluster, active
