@@ -110,7 +110,7 @@ class Invariants:
         world = cluster.world
         self._server = world.server if isinstance(world, MemoryClusterWorld) else None
         if self._server is not None:
-            self._server.on_set = self._written
+            self._server.tree.on_set = self._written
 
     def observe(self, event: FrameEvent) -> None:
         """Check a frame; a listener for `Links.listen`."""

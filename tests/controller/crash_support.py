@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -22,6 +22,7 @@ from kce.zookeeper import znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Check, Create, MultiFailed, NodeData, Op, OpResult, SetData, Stat, StoreError
+from kce.zookeeper.store.data_tree import Client, DataTree
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from tests.controller.support import FakeConnection, World
 
@@ -41,11 +42,25 @@ class Strike(enum.Enum):
     ERROR = "error"
 
 
+class RecordingTree(DataTree):
+    def __init__(self, record: Callable[[str, bytes, int], None]) -> None:
+        super().__init__()
+        self._record = record
+
+    def multi(self, client: Client, ops: Sequence[Op]) -> list[OpResult]:
+        results = super().multi(client, ops)
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(op, (Create, SetData)):
+                self._record(op.path, op.data, result.version if isinstance(result, Stat) else 0)
+        return results
+
+
 class RecordingZooKeeper(MemoryZooKeeper):
     """Records all states of partitions, assignments and controller epochs that it ever held."""
 
     def __init__(self, world: CrashWorld) -> None:
         super().__init__()
+        self.tree = RecordingTree(self._record)
         self.world = world
         self.states: set[tuple[TopicPartition, LeaderAndIsr]] = set()
         self.assignments: set[tuple[TopicPartition, ReplicaAssignment]] = set()
@@ -54,13 +69,6 @@ class RecordingZooKeeper(MemoryZooKeeper):
 
     def connect(self, *, session_timeout_ms: int = 6000) -> StrikableStore:
         return StrikableStore(self, next(self._sessions), session_timeout_ms)
-
-    def _multi(self, client: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
-        results = super()._multi(client, ops)
-        for op, result in zip(ops, results, strict=True):
-            if isinstance(op, (Create, SetData)):
-                self._record(op.path, op.data, result.version if isinstance(result, Stat) else 0)
-        return results
 
     def assigned(self, tp: TopicPartition) -> set[ReplicaAssignment]:
         """Assignments of the partition that requests may contain. A reassignment's target is sent when it is complete,
@@ -232,7 +240,7 @@ class CrashWorld(World):
         self.nodes.pop(victim).scope.cancel()
         self.brokers[victim].down = True
         self.brokers[victim].break_connections()
-        self.server._end(self.registrations.pop(victim))
+        self.server.tree.end_session(self.registrations.pop(victim))
         await trio.sleep_forever()
 
     # nothing is sent that was not persisted

@@ -206,7 +206,7 @@ async def test_another_leads_while_the_first_is_cut_off(backend: Backend, nurser
     await backend.disconnect(session)
     await first.until(lambda: not first.leads)
     if isinstance(backend, Memory):
-        backend.server._end(session.store)  # type: ignore[arg-type]
+        backend.server.tree.end_session(session.store)  # type: ignore[arg-type]
     session_id = await second.lead()
     await listener.until(lambda: listener.leader == ("second:1", session_id))
     if isinstance(backend, Memory):

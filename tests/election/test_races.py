@@ -586,7 +586,7 @@ async def test_a_thousand_contenders_and_one_is_woken(memory: Memory) -> None:  
         while not latches[-1].latch.checks:
             await trio.lowlevel.checkpoint()
     await wait_all_tasks_blocked()
-    assert sum(len(watchers) for watchers in memory.server._watches.values()) == 1000
+    assert sum(len(watchers) for watchers in memory.server.tree.watches.values()) == 1000
     fired: list[str] = []
     for session in sessions:
         watch = session.store.on_watch

@@ -135,7 +135,7 @@ class Life:
                     found[f"{name} node {component}"] = plain(node)
         for name, retrieval in self.retrievals.items():
             found[f"{name} retrieval"] = plain(retrieval)
-        for path, node in sorted(self.server._nodes.items()):
+        for path, node in sorted(self.server.tree.nodes.items()):
             found[f"node {path}"] = f"{node.data!r} {node.version}"
         return found
 
@@ -146,7 +146,7 @@ class Life:
 
     async def remove(self, part: str) -> None:
         """Delete the nodes whose paths end so."""
-        found = [path for path in sorted(self.server._nodes) if path.endswith(part)]
+        found = [path for path in sorted(self.server.tree.nodes) if path.endswith(part)]
         assert found, part
         await self.write(*map(Delete, found))
 
@@ -311,7 +311,7 @@ async def old_layouts(life: Life) -> None:
             await life.listen(f"{layout.value} listener", paths.leader_path("a"))
         await life.remove(paths.leader_path("a"))
         latch = paths.latch_path("a")
-        below = [path for path in sorted(life.server._nodes, reverse=True) if path.startswith(latch)]
+        below = [path for path in sorted(life.server.tree.nodes, reverse=True) if path.startswith(latch)]
         await life.write(*map(Delete, below))
         async with life.step("one stops"):
             await election.stop()

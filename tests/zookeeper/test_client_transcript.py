@@ -56,7 +56,7 @@ class Racing(RecordedStore):
         self._somebody()
         answers = await super().write(ops, fence=fence)
         while self.afterwards:
-            self._server._multi(self, [self.afterwards.pop(0)])
+            self._server.tree.multi(self, [self.afterwards.pop(0)])
         return answers
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> Any:
@@ -66,7 +66,7 @@ class Racing(RecordedStore):
     def _somebody(self) -> None:
         if self.meanwhile:
             for op in self.meanwhile.pop(0):
-                self._server._multi(self, [op])
+                self._server.tree.multi(self, [op])
 
 
 async def clients(script: Script) -> None:
@@ -316,9 +316,9 @@ async def elections(script: Script) -> None:
         server = RecordedZooKeeper()
         store = Racing(server, next(server._sessions))
         for op in before:
-            server._multi(store, [op])
+            server.tree.multi(store, [op])
         store.lines, store.meanwhile, store.afterwards = script.lines, list(meanwhile), list(afterwards)
-        server._nodes["/"].acls = acls
+        server.tree.nodes["/"].acls = acls
         zk = KafkaZkClient(store, now_ms=lambda: 1234)
         await script.note(name, lambda z=zk: z.register_controller(BrokerId(1)))  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""ZooKeeper in memory: nodes, versions, sessions, ephemerals, sequences, one-shot watches and multi.
+"""ZooKeeper in memory: sessions and their connections; ``data_tree.py`` has the nodes.
 
 ``MemoryZooKeeper`` is the server; ``server.connect()`` returns a ``MemoryStore``, a client with a session. Faults
 happen on command: ``expire(store)``, ``disconnect(store)``, ``mute(store)``, ``freeze(store)``, ``reconnect(store)``.
@@ -11,72 +11,34 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
 
 from kce.zookeeper import store
 from kce.zookeeper.store import (
-    ANY_VERSION,
     AUTH_RETRY_MS,
-    MAX_REQUEST_BYTES,
     OPEN_ACL,
-    Acl,
     Acls,
-    BadVersion,
     Check,
-    Create,
-    Delete,
-    InvalidAcl,
     MultiFailed,
-    NoAuth,
-    NoChildrenForEphemerals,
     NodeData,
     NodeError,
-    NodeExists,
-    NoNode,
-    NotEmpty,
     Op,
     OpResult,
     Permission,
     SessionExpired,
     SessionState,
-    SetData,
     Stat,
     StoreError,
     WatchEvent,
     WatchType,
-    jute,
 )
+from kce.zookeeper.store.data_tree import DataTree
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Node:
-    data: bytes
-    czxid: int
-    mzxid: int
-    pzxid: int
-    ctime: int
-    mtime: int
-    acls: Acls = OPEN_ACL
-    owner: int = 0
-    version: int = 0
-    cversion: int = 0
-    children: set[str] = field(default_factory=set)
-
-    def stat(self) -> Stat:
-        return Stat(
-            self.czxid, self.mzxid, self.ctime, self.mtime, self.version, self.cversion, self.owner, self.pzxid
-        )  # fmt: skip
-
-
-#: everybody's identity: (scheme, id)
-_ANYONE = ("world", "anyone")
 
 
 def _identity(scheme: str, credential: str) -> tuple[str, str]:
@@ -93,11 +55,6 @@ def _order_of_rearmed_watches(event: WatchEvent) -> tuple[bool, bool, str]:
     return event.type is WatchType.CHILDREN, event.type is WatchType.CREATED, event.path
 
 
-def _split(path: str) -> tuple[str, str]:
-    parent, _, name = path.rpartition("/")
-    return parent or "/", name
-
-
 class MemoryZooKeeper:
     """The server. ``now_ms`` is the clock of creation and modification times.
 
@@ -105,15 +62,9 @@ class MemoryZooKeeper:
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0, nursery: trio.Nursery | None = None) -> None:
-        self._now_ms = now_ms
+        self.tree = DataTree(now_ms)
         self._nursery = nursery
-        self._zxid = 0
         self._sessions = itertools.count(0x1000)
-        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
-        #: called with each path whose data has changed
-        self.on_set: Callable[[str], None] = lambda path: None
-        #: (children?, path) -> watching stores, in the order of their reads
-        self._watches: dict[tuple[bool, str], dict[MemoryStore, None]] = {}
 
     def connect(
         self,
@@ -128,23 +79,23 @@ class MemoryZooKeeper:
 
     def peek(self, path: str) -> tuple[bytes, int] | None:
         """Content and version of a node, without a session and without a delay."""
-        node = self._nodes.get(path)
+        node = self.tree.nodes.get(path)
         return None if node is None else (node.data, node.version)
 
     def expire(self, client: MemoryStore) -> None:
         """Expire the client's session, and give it a new one."""
-        self._end(client)
+        self.tree.end_session(client)
         client._expired(next(self._sessions))
 
     def end_session(self, client: MemoryStore) -> None:
         """Expire the session of a client that hears nothing: it notices when it is connected again."""
-        self._end(client)
+        self.tree.end_session(client)
         client._lost = True
         client._unreachable()
 
     def refuse(self, client: MemoryStore) -> None:
         """Refuse the client's authentication: its session ends, and it retries after a delay. Needs a Trio run."""
-        self._end(client)
+        self.tree.end_session(client)
         client._refused(next(self._sessions))
 
     def disconnect(self, client: MemoryStore) -> None:
@@ -192,180 +143,6 @@ class MemoryZooKeeper:
         if self._nursery is not None and session:
             self._nursery.start_soon(expire)
 
-    def _end(self, client: MemoryStore) -> None:
-        for watchers in self._watches.values():
-            watchers.pop(client, None)
-        owned = [path for path, node in self._nodes.items() if node.owner == client.session_id]
-        self._zxid += 1
-        for path in owned:  # whatever the ACL
-            self._delete(path, self._nodes[path], [])()
-
-    # reads
-
-    def _read(self, path: str) -> _Node:
-        try:
-            return self._nodes[path]
-        except KeyError:
-            raise NoNode(path) from None
-
-    def _permit(self, client: MemoryStore, node: _Node, permission: Permission, path: str) -> None:
-        """Raises NoAuth."""
-        if node.acls is OPEN_ACL:
-            return
-        for permissions, *who in node.acls:
-            if permissions & permission and (tuple(who) == _ANYONE or tuple(who) in client.identities):
-                return
-        raise NoAuth(path)
-
-    def _resolved(self, client: MemoryStore, acls: Acls, path: str) -> Acls:
-        """``acls`` with "auth" replaced. Raises InvalidAcl."""
-        if acls is OPEN_ACL:
-            return acls
-        for_creator = any(entry.scheme == "auth" for entry in acls)
-        if not acls or (for_creator and not client.identities):
-            raise InvalidAcl(path)
-        return tuple(
-            Acl(entry.permissions, *who)
-            for entry in acls
-            for who in (sorted(client.identities) if entry.scheme == "auth" else [entry[1:]])
-        )
-
-    def _set_acl(self, client: MemoryStore, path: str, acls: Acls) -> Stat:
-        node = self._read(path)
-        self._permit(client, node, Permission.ADMIN, path)
-        node.acls = self._resolved(client, acls, path)
-        return node.stat()
-
-    def _watch(self, client: MemoryStore, children: bool, path: str) -> None:
-        self._watches.setdefault((children, path), {})[client] = None
-
-    def _fire(self, kind: WatchType, path: str) -> None:
-        both = {WatchType.DELETED: (False, True), WatchType.CHILDREN: (True,)}.get(kind, (False,))
-        watchers: dict[MemoryStore, None] = {}
-        for children in both:
-            watchers.update(self._watches.pop((children, path), {}))
-        for client in watchers:
-            client._fired(WatchEvent(kind, path))
-
-    # writes
-
-    def _multi(self, client: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
-        """Execute all of ``ops`` or none. Raises MultiFailed."""
-        if sum(map(jute.op_bytes, ops)) > MAX_REQUEST_BYTES:
-            raise jute.too_large(ops)
-        undo: list[Callable[[], None]] = []
-        fires: list[Callable[[], None]] = []
-        results: list[OpResult] = []
-        self._zxid += 1
-        for index, op in enumerate(ops):
-            results.append(None)
-            try:
-                fires.append(self._apply(client, op, undo, results))
-            except NodeError as e:
-                for step in reversed(undo):
-                    step()
-                raise MultiFailed(index, e) from None
-        for fire in fires:
-            fire()
-        return results
-
-    def _apply(
-        self, client: MemoryStore, op: Op, undo: list[Callable[[], None]], results: list[OpResult]
-    ) -> Callable[[], None]:
-        """Execute ``op``: append its reversal to ``undo``, set the last of ``results``, return what fires watches."""
-        match op:
-            case Create():
-                return self._create(client, op, undo, results)
-            case SetData(path, data, version):
-                self._permit(client, self._read(path), Permission.WRITE, path)
-                node = self._versioned(path, version)
-                before = (node.data, node.mzxid, node.mtime, node.version)
-
-                def restore() -> None:
-                    node.data, node.mzxid, node.mtime, node.version = before
-
-                undo.append(restore)
-                node.data, node.mzxid, node.mtime, node.version = data, self._zxid, self._now_ms(), node.version + 1
-                results[-1] = node.stat()
-
-                def changed() -> None:
-                    self.on_set(path)
-                    self._fire(WatchType.CHANGED, path)
-
-                return changed
-            case Delete(path, version):
-                self._read(path)
-                self._permit(client, self._nodes[_split(path)[0]], Permission.DELETE, path)
-                return self._delete(path, self._versioned(path, version), undo)
-            case Check(path, version):
-                self._permit(client, self._read(path), Permission.READ, path)
-                self._versioned(path, version)
-                return lambda: None
-
-    def _versioned(self, path: str, version: int) -> _Node:
-        node = self._read(path)
-        if version not in (ANY_VERSION, node.version):
-            raise BadVersion(path)
-        return node
-
-    def _create(
-        self, client: MemoryStore, op: Create, undo: list[Callable[[], None]], results: list[OpResult]
-    ) -> Callable[[], None]:
-        parent_path, name = _split(op.path)
-        parent = self._read(parent_path)
-        self._permit(client, parent, Permission.CREATE, op.path)
-        acls = self._resolved(client, client.acls_of(op.path), op.path)
-        if parent.owner:
-            raise NoChildrenForEphemerals(op.path)
-        if op.sequential:
-            name = f"{name}{parent.cversion:010d}"
-        path = f"{parent_path.rstrip('/')}/{name}"
-        if path in self._nodes:
-            raise NodeExists(path)
-        before = (parent.cversion, parent.pzxid)
-        now = self._now_ms()
-        owner = client.session_id if op.ephemeral else 0
-        self._nodes[path] = _Node(op.data, self._zxid, self._zxid, self._zxid, now, now, acls, owner)
-        parent.children.add(name)
-        parent.cversion, parent.pzxid = parent.cversion + 1, self._zxid
-
-        def remove() -> None:
-            del self._nodes[path]
-            parent.children.discard(name)
-            parent.cversion, parent.pzxid = before
-
-        undo.append(remove)
-        results[-1] = path
-
-        def fire() -> None:
-            self._fire(WatchType.CREATED, path)
-            self._fire(WatchType.CHILDREN, parent_path)
-
-        return fire
-
-    def _delete(self, path: str, node: _Node, undo: list[Callable[[], None]]) -> Callable[[], None]:
-        if node.children:
-            raise NotEmpty(path)
-        parent_path, name = _split(path)
-        parent = self._nodes[parent_path]
-        before = (parent.cversion, parent.pzxid)
-        del self._nodes[path]
-        parent.children.discard(name)
-        parent.cversion, parent.pzxid = parent.cversion + 1, self._zxid
-
-        def restore() -> None:
-            self._nodes[path] = node
-            parent.children.add(name)
-            parent.cversion, parent.pzxid = before
-
-        undo.append(restore)
-
-        def fire() -> None:
-            self._fire(WatchType.DELETED, path)
-            self._fire(WatchType.CHILDREN, parent_path)
-
-        return fire
-
 
 class MemoryStore(store.Session):
     """A client of a MemoryZooKeeper. Every operation is a trio checkpoint."""
@@ -385,6 +162,7 @@ class MemoryStore(store.Session):
         #: how long an operation takes to reach the server
         self.delay_s = 0.0
         self._server = server
+        self._tree = server.tree
         self._session_id = session_id
         self._session_timeout_ms = session_timeout_ms
         self._connected = trio.Event()
@@ -438,13 +216,13 @@ class MemoryStore(store.Session):
             answers: list[NodeData | StoreError] = []
             for path, wanted in zip(paths, watched, strict=True):
                 try:
-                    node = self._server._read(path)
-                    self._server._permit(self, node, Permission.READ, path)
+                    node = self._tree.read(path)
+                    self._tree.permit(self, node, Permission.READ, path)
                 except NodeError as e:
                     answers.append(e)
                     continue
                 if wanted:
-                    self._server._watch(self, False, path)
+                    self._tree.watch(self, False, path)
                 answers.append(NodeData(node.data, node.stat()))
             return answers
 
@@ -452,11 +230,11 @@ class MemoryStore(store.Session):
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
         def read() -> list[Stat | None]:
-            nodes = {path: node for path in paths if (node := self._server._nodes.get(path)) is not None}
+            nodes = {path: node for path in paths if (node := self._tree.nodes.get(path)) is not None}
             for path, node in nodes.items():
-                self._server._permit(self, node, Permission.READ, path)
+                self._tree.permit(self, node, Permission.READ, path)
             for path in paths if watch else ():
-                self._server._watch(self, False, path)
+                self._tree.watch(self, False, path)
             return [nodes[path].stat() if path in nodes else None for path in paths]
 
         return await self._do(read)
@@ -466,14 +244,14 @@ class MemoryStore(store.Session):
             answers: list[list[str] | StoreError] = []
             for path in paths:
                 try:
-                    node = self._server._read(path)
-                    self._server._permit(self, node, Permission.READ, path)
+                    node = self._tree.read(path)
+                    self._tree.permit(self, node, Permission.READ, path)
                 except NodeError as e:
                     answers.append(e)
                     continue
                 answers.append(sorted(node.children))
                 if watch:
-                    self._server._watch(self, True, path)
+                    self._tree.watch(self, True, path)
             return answers
 
         return await self._do(read)
@@ -485,7 +263,7 @@ class MemoryStore(store.Session):
             answers: list[OpResult | StoreError] = []
             for op in ops:
                 try:
-                    answers.append(self._server._multi(self, [*head, op])[-1])
+                    answers.append(self._tree.multi(self, [*head, op])[-1])
                 except MultiFailed as e:
                     if e.index < len(head):
                         raise
@@ -499,7 +277,7 @@ class MemoryStore(store.Session):
             answers: list[list[OpResult] | MultiFailed] = []
             for group in groups:
                 try:
-                    answers.append(self._server._multi(self, group))
+                    answers.append(self._tree.multi(self, group))
                 except MultiFailed as e:
                     answers.append(e)
             return answers
@@ -511,8 +289,8 @@ class MemoryStore(store.Session):
             answers: list[Acls | StoreError] = []
             for path in paths:
                 try:
-                    node = self._server._read(path)
-                    self._server._permit(self, node, Permission.READ | Permission.ADMIN, path)
+                    node = self._tree.read(path)
+                    self._tree.permit(self, node, Permission.READ | Permission.ADMIN, path)
                     answers.append(node.acls)
                 except NodeError as e:
                     answers.append(e)
@@ -525,7 +303,7 @@ class MemoryStore(store.Session):
             answers: list[Stat | StoreError] = []
             for path in paths:
                 try:
-                    answers.append(self._server._set_acl(self, path, acls))
+                    answers.append(self._tree.set_acl(self, path, acls))
                 except NodeError as e:
                     answers.append(e)
             return answers
@@ -553,14 +331,14 @@ class MemoryStore(store.Session):
         if self._abandoned:
             return
         if self._session_id and not self._lost:
-            self._server._end(self)
+            self._tree.end_session(self)
         self._session_id = 0
         self._hear()
         self._connected.set()
 
     # called by the server
 
-    def _fired(self, event: WatchEvent) -> None:
+    def fired(self, event: WatchEvent) -> None:
         if self._abandoned:
             return
         if self._connected.is_set() and self._muted is None:

@@ -59,7 +59,7 @@ class Fixture:
 
     def tree(self) -> dict[str, tuple[bytes, int]]:
         """Data and version of every node."""
-        return {path: (node.data, node.stat().version) for path, node in self.server._nodes.items()}
+        return {path: (node.data, node.stat().version) for path, node in self.server.tree.nodes.items()}
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ async def test_the_order_in_which_watches_fire() -> None:
     store, other = server.connect(), server.connect()
     seen: list[Any] = []
     store.on_watch = seen.append
-    server.on_set = seen.append
+    server.tree.on_set = seen.append
 
     async def after(*ops: Create | SetData | Delete) -> list[Any]:
         await store.exists(["/p/x"], watch=True)

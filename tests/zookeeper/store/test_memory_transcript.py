@@ -31,7 +31,7 @@ async def server(script: Script) -> None:
     """A server in memory and two clients, with their watches, sessions and access control lists."""
     clock = itertools.count(100)
     made = RecordedZooKeeper()
-    made._now_ms = lambda: next(clock)
+    made.tree._now_ms = lambda: next(clock)
     closed: Acls = (*CREATOR_ALL_ACL, *READ_ACL)
     one = made.connect(auth=[("digest", "a:b")], acls_of=lambda path: closed if "secret" in path else OPEN_ACL)
     two = made.connect(session_timeout_ms=4000)
@@ -42,12 +42,12 @@ async def server(script: Script) -> None:
 
     async def step(name: str, what: Callable[[], Awaitable[object]]) -> None:
         await note(name, what)
-        for path, node in sorted(made._nodes.items()):
+        for path, node in sorted(made.tree.nodes.items()):
             line = f"node {path} {node.data!r} {node.acls} {node.stat()} {sorted(node.children)}"
             if known.get(path) != line:
                 script.lines.append(line)
             known[path] = line
-        for path in sorted(known.keys() - made._nodes.keys()):
+        for path in sorted(known.keys() - made.tree.nodes.keys()):
             script.lines.append(f"no {path}")
             del known[path]
 
