@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from random import Random
 
 import trio
@@ -29,8 +30,8 @@ from kce.broker_stub.alter_partition_manager import AlterPartitionManager
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.auto_topic_creation import AutoTopicCreation
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
+from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.groups.manager import GroupManager
@@ -48,6 +49,7 @@ from kce.broker_stub.ports import (
     LogDirEvents,
     NoController,
     NoStore,
+    TlsPort,
 )
 from kce.broker_stub.producer_ids import Allocate, ControllerProducerIds, ProducerIdManager
 from kce.broker_stub.quotas.administration import CONNECTION_CREATION_RATE
@@ -67,7 +69,7 @@ from kce.broker_stub.transactions.storage import ReplicatedTransactionLog
 from kce.broker_stub.transactions.verification import TransactionVerification
 from kce.broker_stub.transactions.verifier import PartitionVerifier
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
-from kce.wire.configuration import ConfigError, Properties
+from kce.wire.configuration import ConfigError
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition
 
@@ -117,6 +119,8 @@ class Broker:
         authorizer: AclAuthorizer | None = None,
         tokens: DelegationTokenManager | None = None,
         secrets: Random | None = None,
+        tls: TlsPort | None = None,
+        endpoints_changed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it. So are ``authorizer`` and ``tokens``; without an
         authorizer all is allowed.
@@ -128,9 +132,14 @@ class Broker:
 
         ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
         ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
+        ``tls``: the certificates of listeners, if ``bind`` secures any. ``endpoints_changed`` is called when
+        ``endpoints`` are others while the broker runs, to be registered.
         ``replication_quotas``: told of the topics' settings by whoever made them.
         """
         self.config = config
+        #: updated by the listener of configuration changes
+        self.dynamic_config = DynamicConfig(config, tls)
+        self._endpoints_changed = endpoints_changed
         self._log_manager = log_manager
         self.state = BrokerState.NOT_RUNNING
         #: czxid of our registration (rule 9.7); -1 before it, which fences nothing
@@ -223,6 +232,7 @@ class Broker:
         self._log_dir_events = log_dir_events
         services = Services(
             config=config,
+            dynamic_config=self.dynamic_config,
             cluster_id=cluster_id,
             served_apis=served_apis(self.finalized_features),
             metadata_cache=self.metadata_cache,
@@ -260,23 +270,32 @@ class Broker:
         assert self._nursery is not None, "only a running broker handles requests"
         self._nursery.start_soon(run)
 
-    def config_changed(self, config: Mapping[str, str]) -> None:
-        """The broker's dynamic settings are these from now on (rules B1.10, B1.52, B8.11, T14.5)."""
-        properties = {**self.config.originals, **config}
+    def config_changed(self, dynamic: Mapping[str, str]) -> None:
+        """The broker's dynamic settings are these from now on (B10; rules B1.10, B1.52, B1.57, B8.11, T14.5)."""
+        before = self.endpoints
         try:
-            read = Properties(properties)
-            limits = ConnectionLimits.from_properties(read, (e.listener for e in self.config.listeners))
-            verifies = read.boolean("transaction.partition.verification.enable")
-            logs = LogManagerConfig.of(properties)
-            handlers = read.integer("num.io.threads")
-            self.replication.quotas.broker_config_changed(config)
+            logs = LogManagerConfig.of({**self.config.originals, **dynamic})
+            self.dynamic_config.check(dynamic)
+            self.replication.quotas.broker_config_changed(dynamic)
+            self.dynamic_config.change(dynamic)
         except ConfigError as e:
             log.error("the dynamic configuration is not used: %s", e)
-        else:
-            self.socket_server.quotas.limits = limits
-            self.replication.data_plane.verifies_transactions = verifies
-            self.socket_server.resize_handlers(handlers)
-            self._log_manager.reconfigure(logs)
+            return
+        config = self.dynamic_config.current
+        self.replication.data_plane.verifies_transactions = config.transactions.partition_verification_enable
+        self.replication.fetchers.resize(config.num_replica_fetchers)
+        self._log_manager.reconfigure(logs)
+        self.socket_server.reconfigure(config)
+        if self._nursery is not None:
+            self._spawn(partial(self._follow_listeners, before))
+
+    async def _follow_listeners(self, before: tuple[Endpoint, ...]) -> None:
+        await self.socket_server.open()
+        if self.endpoints != before and self._endpoints_changed is not None:
+            try:
+                await self._endpoints_changed()
+            except Exception:  # the listeners serve whoever knows of them
+                log.exception("the listeners could not be registered")
 
     def client_config_changed(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """``kind`` and ``name`` as in `/config/<kind>/<name>`."""
@@ -310,7 +329,11 @@ class Broker:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The advertised listeners with their bound ports, for the registration (rule B11.5)."""
         ports = {endpoint.listener: endpoint.port for endpoint in self.socket_server.bound_listeners()}
-        return tuple(e if e.port else e._replace(port=ports[e.listener]) for e in self.config.advertised_listeners)
+        return tuple(
+            e if e.port else e._replace(port=ports[e.listener])
+            for e in self.dynamic_config.current.advertised_listeners
+            if e.listener in ports
+        )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Bind the ports and serve until the end of ``shutdown``. Raises BindError before it reports started.
@@ -319,6 +342,7 @@ class Broker:
         """
         await self.socket_server.bind()
         self.state = BrokerState.STARTING
+        self.dynamic_config.is_started = True
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery

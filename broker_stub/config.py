@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kce.broker_stub.config_checks import check_combinations, may_share_port, version_of
@@ -89,6 +89,7 @@ class BrokerConfig:
     authorizer: AuthorizerConfig | None  # None: everything is allowed
     tokens: TokenConfig | None  # None: there are no delegation tokens
     originals: Mapping[str, str]  # the properties as given
+    dynamic: Mapping[str, str] = field(default_factory=dict)  # what AlterConfigs has set
 
     @property
     def controller_listener_name(self) -> str:
@@ -98,9 +99,24 @@ class BrokerConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Raises ConfigError."""
-        read = Properties(properties)
-        for warning in read.check():
+        for warning in Properties(properties).check():
             log.warning("%s", warning)
+        return cls._of(properties)
+
+    def changed(self, dynamic: Mapping[str, str]) -> BrokerConfig:
+        """With other dynamic settings over the properties as given. Raises ConfigError."""
+        properties = {**self.originals, **dynamic}
+        Properties(properties).check()
+        return replace(self._of(properties), broker_id=self.broker_id, originals=self.originals, dynamic=dict(dynamic))
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All of them, the dynamic ones before those of the file."""
+        return {**self.originals, **self.dynamic}
+
+    @classmethod
+    def _of(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        read = Properties(properties)
         check_combinations(read)
         protocols = _security_protocols(read)
         listeners = _listeners(read, "listeners", protocols)

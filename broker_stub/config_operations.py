@@ -6,27 +6,21 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kce.broker_stub.config_checks import check_combinations
-from kce.broker_stub.config_entries import BrokerSettings, broker_config_def
+from kce.broker_stub.config_entries import broker_config_def
 from kce.broker_stub.errors import InvalidConfig, InvalidRequest
 from kce.wire.configuration import (
+    TLS_STORES,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigError,
     ConfigType,
     Dynamic,
-    Properties,
     broker_config,
     check_topic_config,
     list_of,
 )
 
-#: numbers of threads, which change by half or by double at most
-_THREADS: Final = frozenset({
-    "background.threads", "log.cleaner.threads", "num.io.threads", "num.network.threads",
-    "num.recovery.threads.per.data.dir", "num.replica.fetchers",
-})  # fmt: skip
-
+_OF_LISTENER: Final = "listener.name."
 #: limits of a listener are positive, though the broker's may be 0 (rules B1.47, B1.50)
 _POSITIVE: Final = (".max.connections", ".max.connection.creation.rate")
 
@@ -57,22 +51,17 @@ def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -
 
 
 def changed_broker_config(
-    config: Mapping[str, str], changes: Iterable[Change], broker: BrokerSettings, *, for_all_brokers: bool
+    config: Mapping[str, str], changes: Iterable[Change], *, for_all_brokers: bool
 ) -> dict[str, str]:
     """Return the new dynamic configuration of one broker or of all. Raises InvalidRequest, InvalidConfig.
 
-    ``broker``: the settings now of the broker that checks.
+    Each setting may change, and may have its value; `dynamic_config` says whether all of them go together.
     """
     changes = list(changes)
     for change in changes:
-        if broker_config(change.name) is None:
-            continue  # a plugin's setting
-        known = broker_config_def(change.name)
-        if known is None or known.dynamic is Dynamic.STATIC:
-            raise InvalidRequest(f"Cannot update these configs dynamically: Set({change.name})")
-        if for_all_brokers and known.dynamic is Dynamic.BROKER:
-            raise InvalidRequest(f"Cannot update these configs at default cluster level: Set({change.name})")
-        if known.type is ConfigType.PASSWORD and change.op != OpType.DELETE:
+        _check_dynamic(change.name, for_all_brokers=for_all_brokers)
+        known = broker_config(change.name)
+        if known is not None and known.type is ConfigType.PASSWORD and change.op != OpType.DELETE:
             raise InvalidRequest(f"{change.name} must be stored encrypted, which needs password.encoder.secret")
     changed = _changed(config, changes, broker_config_def)
     for name in {change.name for change in changes} & changed.keys():
@@ -82,34 +71,25 @@ def changed_broker_config(
                 known.parse(changed[name])
         except ConfigError as e:
             raise InvalidRequest(e.words) from None  # as Kafka does (KAFKA-13609)
-        if name.startswith("listener.name.") and name.endswith(_POSITIVE) and int(changed[name]) <= 0:
+        if name.startswith(_OF_LISTENER) and name.endswith(_POSITIVE) and int(changed[name]) <= 0:
             raise InvalidRequest(f"Invalid {name.split('.', 3)[-1]} {changed[name]}")
-        if name in _THREADS:
-            _check_threads(name, int(changed[name]), int(next(broker.synonyms(name)).value or 1))
-    defaults, own = (changed, broker.dynamic) if for_all_brokers else (broker.dynamic_default, changed)
-    try:
-        check_combinations(Properties({**broker.static, **defaults, **own}))
-    except ConfigError as e:
-        raise InvalidRequest(e.words) from None
     return changed
 
 
-def _check_threads(name: str, wanted: int, now: int) -> None:
-    """Rule B1.10. Raises InvalidRequest."""
-    problem = None
-    if wanted < 1:
-        problem = "value should be at least 1"
-    elif wanted < now // 2:
-        problem = f"value should be at least half the current value {now}"
-    elif wanted > now * 2:
-        problem = f"value should not be greater than double the current value {now}"
-    if problem is not None:
-        text = f"Dynamic thread count update validation failed for {name}={wanted}, {problem}"
-        # Kafka puts the error in the place of the value, and a text in that of the name
-        raise InvalidRequest(
-            f"Invalid value org.apache.kafka.common.config.ConfigException: {text} "
-            "for configuration Invalid dynamic configuration"
-        )
+def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
+    """Whether a setting may change while a broker runs (rule B7.29). Raises InvalidRequest."""
+    known, why = broker_config(name), None
+    is_of_listener = name.startswith(_OF_LISTENER)
+    if known is None:
+        return  # a plugin's setting
+    if not is_of_listener and (not known.described or known.dynamic is Dynamic.STATIC):
+        why = "Cannot update these configs dynamically"
+    elif name in TLS_STORES:
+        why = "These security configs can be dynamically updated only per-listener using the listener prefix"
+    elif for_all_brokers and known.dynamic is not Dynamic.CLUSTER:
+        why = "Cannot update these configs at default cluster level, broker id must be specified"
+    if why is not None:
+        raise InvalidRequest(f"{why}: Set({name})")
 
 
 def _changed(

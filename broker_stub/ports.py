@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem
 from kce.broker_stub.errors import ApiException
+from kce.broker_stub.security.config import ListenerSecurity
 from kce.wire import (
     CreatableTopic,
     CreatableTopicResult,
@@ -99,6 +100,29 @@ class Bind(Protocol):
         self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
     ) -> ListeningSocket:
         """Raises OSError."""
+
+
+class TlsPort(Protocol):
+    """The keys and certificates of the listeners with TLS, which may change while the broker runs."""
+
+    def check(self, security: Mapping[str, ListenerSecurity]) -> None:
+        """Whether listeners may have these. Raises ConfigError."""
+
+    def use(self, security: Mapping[str, ListenerSecurity]) -> None:
+        """New connections of these listeners have these from now on. Raises ConfigError, and changes nothing then."""
+
+    def reload(self) -> None:
+        """Read the files of the stores again. Raises ConfigError, and changes nothing then."""
+
+
+class NoTls:
+    """A broker whose listeners are not secured by itself."""
+
+    def check(self, security: Mapping[str, ListenerSecurity]) -> None: ...
+
+    def use(self, security: Mapping[str, ListenerSecurity]) -> None: ...
+
+    def reload(self) -> None: ...
 
 
 class IsrStore(Protocol):

@@ -417,9 +417,7 @@ class LinkListener:
         name: str,
         max_frame_bytes: int,
         memory: FrameMemory | None,
-        tls: Tls | None,
     ) -> None:
-        self._tls = tls
         self._node = node
         self._listener = listener
         self._name = name
@@ -445,7 +443,7 @@ class LinkListener:
                 accepted=True,
                 max_frame_bytes=self._max_frame_bytes,
                 memory=self._memory,
-                tls=self._tls,
+                tls=self._node.tls_of_accepted(self._name),
             )
         except Exception as e:  # the recorder's: it costs this connection only
             log.exception("a connection from %s:%d could not be set up", *connected.remote)
@@ -470,11 +468,11 @@ class NodeLinks:
         accepts_plaintext: bool = False,
     ) -> None:
         """``tls``, ``sasl``: how connections of a listener are secured, accepted ones and those to other nodes; with
-        ``accepts_plaintext`` only the latter.
+        ``accepts_plaintext`` only the latter. What is in ``tls`` then counts for a connection.
         """
         self._accepts_plaintext = accepts_plaintext
         self.links = links
-        self._tls = tls or {}
+        self._tls = {} if tls is None else tls
         self._sasl = sasl or {}
         self.node_id = node_id
         self.recorder: Recorder | None = None
@@ -506,8 +504,10 @@ class NodeLinks:
         self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
     ) -> LinkListener:
         """See broker_stub.ports.Bind. Raises OSError."""
-        tls = None if self._accepts_plaintext else self._tls.get(listener)
-        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes, memory, tls)
+        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes, memory)
+
+    def tls_of_accepted(self, listener: str) -> Tls | None:
+        return None if self._accepts_plaintext else self._tls.get(listener)
 
 
 async def _establish(link: Link, sasl: SaslClient | None) -> None:

@@ -116,8 +116,11 @@ class Member(ABC):
         raise HarnessError(f"node {self.id} runs inside this process and cannot be resumed: use processes=True")
 
     def _keep_ports(self) -> None:
-        """The next start uses the ports of this one."""
-        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.bound.items())
+        """The next start uses the ports of this one. Listeners that AlterConfigs has added are not the file's."""
+        given = self.properties["listeners"]
+        self.properties["listeners"] = ",".join(
+            f"{name}://{where}" for name, where in self.bound.items() if f"{name}://" in given
+        )
 
 
 class InProcessMember(Member):

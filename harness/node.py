@@ -45,9 +45,9 @@ from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
 from kce.harness.node_security import NodeSecurity
 from kce.harness.world import RealWorld, World, uuids
+from kce.harness.world.listeners_tls import ListenersTls
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.harness.world.port import SECRETS
-from kce.harness.world.tls import listeners_tls
 from kce.metrics import Histogram, Metric, MetricName
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.metadata_version import MetadataVersion
@@ -154,7 +154,7 @@ class Node:
             self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
             self._topics = TopicConfigs(self.properties)
             self._logs_config = LogManagerConfig.of(self.properties)
-            tls = listeners_tls(self.config.security)
+            self._tls = ListenersTls(self.config.security, self.config.inter_broker_listener_name)
             self.world = world or RealWorld()
             secrets = self.world.random(SECRETS)
             sasl = inter_broker_clients(
@@ -164,11 +164,12 @@ class Node:
             raise HarnessError(str(e)) from None
         links = links or Links({self.config.broker_id})
         self._secrets = secrets
-        self.links = NodeLinks(self.world, links, self.config.broker_id, tls=tls, sasl=sasl)
+        self.links = NodeLinks(self.world, links, self.config.broker_id, tls=self._tls.current, sasl=sasl)
         self._record = record
         self._scope = trio.CancelScope()
         self.store: Session | None = None
         self.is_up = False
+        self._is_registered = False
         self.logs: LogManager | None = None
         self._open_logs: LogManager | None = None
         #: before the logs are loaded
@@ -261,6 +262,8 @@ class Node:
                 transaction_partitions=await _partition_count(zk, TRANSACTION_STATE_TOPIC),
                 authorizer=security.authorizer,
                 tokens=security.tokens,
+                tls=self._tls,
+                endpoints_changed=self._endpoints_changed,
             )
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
@@ -395,6 +398,12 @@ class Node:
             BrokerId(self.id), self.broker.endpoints, self.config.broker_rack, controller_only=self._controller_only
         )
 
+    async def _endpoints_changed(self) -> None:
+        """Rule 1.23."""
+        if self._is_registered:
+            await self._zk.update_broker(self._registration(), self._controller_config.inter_broker_protocol_version)
+            log.info("node %d is registered as %s", self.id, ", ".join(self.addresses().values()))
+
     def _controllers(self) -> set[BrokerId]:
         return self.controller.context.controller_only_ids
 
@@ -403,6 +412,7 @@ class Node:
             self._registration(), self._controller_config.inter_broker_protocol_version
         )
         self.broker.broker_epoch = epoch
+        self._is_registered = True
         log.info("node %d is registered with broker epoch %d", self.id, epoch)
 
     def now_ms(self) -> int:

@@ -128,6 +128,11 @@ class RegistrationClient(ZkClient):
                 )
             await self.store.write([Delete(path)])
 
+    async def update_broker(self, broker: RegisteredBroker, ibp: MetadataVersion) -> None:
+        """Rewrite the registration of this session; the broker epoch stays (rule 1.23)."""
+        data = zd.encode_broker(broker, ibp, self.now_ms())
+        value((await self.store.write([SetData(zd.broker_path(broker.id), data)]))[0])
+
     async def get_brokers(self, *, watch: bool = True) -> dict[BrokerId, tuple[RegisteredBroker, BrokerEpoch]]:
         """All registered brokers with their epochs. Logs and skips malformed registrations."""
         ids = zd.numbered(await self.get_children(zd.BROKER_IDS, watch=watch))

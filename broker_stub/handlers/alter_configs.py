@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kce.broker_stub import broker_loggers
+from kce.broker_stub.config_entries import BrokerSettings
 from kce.broker_stub.config_operations import Change, OpType, changed_broker_config, changed_topic_config
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
@@ -19,6 +20,7 @@ from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import AlterConfigsRequest, AlterConfigsResponse, ErrorCode
 from kce.wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
+from kce.wire.configuration import ConfigError
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
 log = logging.getLogger(__name__)
@@ -109,10 +111,30 @@ async def _alter(
     if kind == "topics":
         changed = changed_topic_config(now, changes)
     else:
-        broker = await broker_settings(services)
-        changed = changed_broker_config(now, changes, broker, for_all_brokers=entity == DEFAULT_ENTITY)
+        changed = changed_broker_config(now, changes, for_all_brokers=entity == DEFAULT_ENTITY)
+        _check_all(entity, changed, await broker_settings(services), services)
+        if entity != DEFAULT_ENTITY and not validate_only:
+            _reload_stores(services)
     if not validate_only:
         await services.admin.change_config(kind, entity, changed)
+
+
+def _check_all(entity: str, changed: Mapping[str, str], broker: BrokerSettings, services: Services) -> None:
+    """Whether the broker can have these settings with its others. Raises InvalidRequest."""
+    is_default = entity == DEFAULT_ENTITY
+    defaults, own = (changed, broker.dynamic) if is_default else (broker.dynamic_default, changed)
+    try:
+        services.dynamic_config.check({**defaults, **own})
+    except ConfigError as e:
+        raise InvalidRequest(e.words) from None
+
+
+def _reload_stores(services: Services) -> None:
+    """Like Kafka's, a change of anything of a broker reads its stores again. Raises InvalidConfig."""
+    try:
+        services.dynamic_config.reload_stores()
+    except ConfigError as e:
+        raise InvalidConfig(e.words) from None
 
 
 def _entity(resource: Resource, services: Services) -> tuple[str, str]:
@@ -141,7 +163,7 @@ def _check_broker(resource: Resource, services: Services) -> None:
 
 def _with_resource(resource: Resource, text: str) -> str:
     """Kafka names the resource in what it says about a value."""
-    if not text.startswith("Invalid value"):
+    if not text.startswith(("Invalid value", "Validation")):
         return text
     named = f"ConfigResource(type={_NAMES[resource.type]}, name='{resource.name}')"
     return f"Invalid config value for resource {named}: {text}"

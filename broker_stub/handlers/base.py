@@ -11,6 +11,7 @@ from kce import wire
 from kce.broker_stub.authorization import NO_AUTHORIZATION, Authorization
 from kce.broker_stub.auto_topic_creation import AutoTopicCreation
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.handlers.served_apis import ServedApis
@@ -45,6 +46,7 @@ class Services:
     """The parts of a broker that handlers use."""
 
     config: BrokerConfig
+    dynamic_config: DynamicConfig
     cluster_id: str
     served_apis: ServedApis
     metadata_cache: MetadataCache

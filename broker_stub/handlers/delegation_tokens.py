@@ -32,7 +32,7 @@ _REQUESTER_SINCE: Final = 3
 
 def _check_allowed(context: RequestContext, services: Services) -> None:
     """Not on a connection without authentication, and not with a token. Raises Refused."""
-    security = services.config.security[context.listener]
+    security = services.dynamic_config.current.security[context.listener]
     is_anonymous = security.sasl is None and (security.tls is None or context.principal == ANONYMOUS)
     if context.connection.token_authenticated or is_anonymous:
         raise Refused(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)

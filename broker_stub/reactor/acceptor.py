@@ -89,6 +89,7 @@ class Acceptor:
         self._socket: ListeningSocket | None = None
         self._next_processor = 0
         self._throttled = ThrottledLinks()
+        self._scope = trio.CancelScope()
 
     @property
     def bound(self) -> Endpoint:
@@ -121,7 +122,13 @@ class Acceptor:
         except OSError as e:
             raise self._bind_error(e) from None
 
+    @property
+    def is_bound(self) -> bool:
+        return self._socket is not None
+
     def close(self) -> None:
+        """Refuse clients from now on; ``run`` returns."""
+        self._scope.cancel()
         if self._socket is not None:
             self._socket.close()
 
@@ -132,12 +139,13 @@ class Acceptor:
         return BindError(f"{what}: {e.strerror or e}")
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Accept until cancelled. The nursery closes throttled connections."""
+        """Accept until ``close``. The nursery closes throttled connections."""
         assert self._socket is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._throttled.run)
-            task_status.started()
-            await self._accept(self._socket)
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._throttled.run)
+                task_status.started()
+                await self._accept(self._socket)
 
     async def _accept(self, listening: ListeningSocket) -> None:
         while True:
@@ -185,6 +193,12 @@ class Acceptor:
                 processor.accept_nowait(link)
             except trio.WouldBlock:
                 if not attempts_left:
-                    await processor.accept(link)
+                    await self._wait_for(processor, link)
             else:
                 return
+
+    async def _wait_for(self, processor: Processor, link: Link) -> None:
+        try:
+            await processor.accept(link)
+        except trio.ClosedResourceError:  # there are fewer now
+            await self._assign(link)

@@ -77,21 +77,23 @@ class Processor:
         self._next_index = 0
         self._draining = False
         self._no_connections = trio.Event()
+        self._scope = trio.CancelScope()
 
     @property
     def response_queue_size(self) -> int:
         return len(self._responses)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. The nursery has a task for each connection, and one that expires idle connections."""
+        """Run until ``close``. The nursery has a task for each connection, and one that expires idle connections."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._expire_idle_connections)
-                task_status.started()
-                while True:
-                    await self.unblocked()
-                    self._start(await self._accepted.receive(), nursery)
-                    self._start_others(nursery)
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._expire_idle_connections)
+                    task_status.started()
+                    while True:
+                        await self.unblocked()
+                        self._start(await self._accepted.receive(), nursery)
+                        self._start_others(nursery)
         finally:
             with trio.CancelScope(shield=True):
                 await self._discard_hand_off_queue()
@@ -157,6 +159,17 @@ class Processor:
         self._draining = True
         for connection in list(self.connections.values()):
             connection.finish()
+        await self._until_unconnected()
+
+    async def close(self) -> None:
+        """Close each connection, and end; but a handler that works on a request finishes it (rules B1.10, B1.59)."""
+        self._draining = True
+        for connection in list(self.connections.values()):
+            connection.close()
+        await self._until_unconnected()
+        self._scope.cancel()
+
+    async def _until_unconnected(self) -> None:
         while self.connections:
             self._no_connections = trio.Event()
             await self._no_connections.wait()

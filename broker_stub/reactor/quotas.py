@@ -39,7 +39,7 @@ class ConnectionQuotas:
 
     def __init__(self, limits: ConnectionLimits, protected: str | None = None) -> None:
         self._limits = limits
-        self._protected = protected
+        self.protected = protected
         self._of_address: Counter[str] = Counter()
         self._of_listener: Counter[str] = Counter()
         self._changed = trio.Event()
@@ -69,7 +69,7 @@ class ConnectionQuotas:
         return self._of_address[address]
 
     def is_protected(self, listener: str) -> bool:
-        return listener == self._protected
+        return listener == self.protected
 
     def ip_config_changed(self, address: str, rate: float | None) -> None:
         """`connection_creation_rate` in `/config/ips/<address>`; None if there is none."""

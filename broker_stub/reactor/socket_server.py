@@ -16,13 +16,14 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import trio
 
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.ports import Bind
-from kce.broker_stub.reactor.acceptor import Acceptor
+from kce.broker_stub.reactor.acceptor import Acceptor, BindError
 from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.processor import Processor
@@ -55,6 +56,11 @@ class Plane:
     acceptors: list[Acceptor] = field(default_factory=list)
 
 
+def _protected(config: BrokerConfig) -> str | None:
+    """The listener that broker-wide limits of connections do not concern (rule B1.48)."""
+    return config.inter_broker_listener_name if len(config.listeners) > 1 else None
+
+
 class SocketServer:
     """Owns every server socket, connection, processor and handler of one broker."""
 
@@ -65,8 +71,7 @@ class SocketServer:
         self._config = config
         self._apis = apis
         self._bind = bind
-        protected = config.inter_broker_listener_name if len(config.listeners) > 1 else None
-        self.quotas = ConnectionQuotas(config.connection_limits, protected)
+        self.quotas = ConnectionQuotas(config.connection_limits, _protected(config))
         self.quotas.on_excess = self._close_excess
         self._processor_ids = itertools.count()
         self.planes = self._planes()
@@ -75,6 +80,10 @@ class SocketServer:
         self._stopped = trio.Event()
         self._drain_seconds = 0.0
         self._running = False
+        self._opening = trio.Lock()
+        #: of what runs; None while it does not
+        self._processors: trio.Nursery | None = None
+        self._accepting: trio.Nursery | None = None
 
     def _planes(self) -> list[Plane]:
         channel = self._channel(self._config.queued_max_requests, self._config.num_io_threads)
@@ -93,40 +102,91 @@ class SocketServer:
                 data.acceptors.append(self._acceptor(endpoint, data, threads))
         return planes
 
-    def resize_handlers(self, handlers: int) -> None:
-        """`num.io.threads` is this from now on (rule B1.10)."""
-        self.planes[-1].channel.resize(handlers)
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """These are the listeners from now on, their threads and limits (rules B1.10, B1.52, B1.57).
+
+        ``open`` the new ones. One that is still there keeps its port and its protocol.
+        """
+        if self._stopping.is_set():  # rule B1.58
+            return
+        self._config = config
+        self.quotas.limits, self.quotas.protected = config.connection_limits, _protected(config)
+        data = self.planes[-1]
+        data.channel.resize(config.num_io_threads)
+        wanted = {e.listener: e for e in config.listeners if e.listener != config.control_plane_listener_name}
+        for acceptor in list(data.acceptors):
+            name = acceptor.endpoint.listener
+            if wanted.pop(name, None) is not None:
+                self._resize(data, acceptor, config.num_network_threads[name])
+            else:
+                log.info("listener %s is removed", name)
+                data.acceptors.remove(acceptor)
+                acceptor.close()
+                self._resize(data, acceptor, 0)
+        for endpoint in wanted.values():
+            data.acceptors.append(self._acceptor(endpoint, data, config.num_network_threads[endpoint.listener]))
+
+    async def open(self) -> None:
+        """Serve the listeners that are new. One whose port cannot be bound is left out until the next change."""
+        async with self._opening:
+            data = self.planes[-1]
+            for acceptor in [acceptor for acceptor in data.acceptors if not acceptor.is_bound]:
+                try:
+                    await acceptor.bind()
+                    if self._enabled.is_set():
+                        acceptor.listen()
+                except BindError as e:
+                    log.error("%s", e)
+                    acceptor.close()
+                    if acceptor in data.acceptors:
+                        data.acceptors.remove(acceptor)
+                    continue
+                if acceptor not in data.acceptors or self._stopping.is_set():
+                    acceptor.close()
+                else:
+                    self._start_processors(data, acceptor, acceptor.processors)
+                    self._start_accepting(data, acceptor)
+
+    def _resize(self, plane: Plane, acceptor: Acceptor, threads: int) -> None:
+        """The last processors go, with all their connections."""
+        rest, surplus = acceptor.processors[:threads], acceptor.processors[threads:]
+        added = [self._processor(acceptor.endpoint, plane) for _ in range(threads - len(rest))]
+        acceptor.processors = rest + added
+        if self._processors is not None:
+            for processor in surplus:
+                self._processors.start_soon(processor.close)
+        if acceptor.is_bound:
+            self._start_processors(plane, acceptor, added)
 
     def _channel(self, capacity: int, handlers: int) -> RequestChannel:
         return RequestChannel(capacity, handlers, self._apis, self.metrics)
 
     def _acceptor(self, endpoint: Endpoint, plane: Plane, threads: int) -> Acceptor:
-        idle_ms = self._config.connections_max_idle_ms
-        processors = [
-            Processor(
-                next(self._processor_ids),
-                endpoint.listener,
-                plane.channel,
-                self._apis,
-                quotas=self.quotas,
-                metrics=self.metrics,
-                max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
-                turns=plane.turns,
-                memory=plane.memory,
-                security=self._config.security[endpoint.listener],
-                sasl=self._sasl,
-            )
-            for _ in range(threads)
-        ]
         return Acceptor(
             endpoint,
-            processors,
+            [self._processor(endpoint, plane) for _ in range(threads)],
             bind=self._bind,
             backlog=self._config.socket_listen_backlog_size,
             max_frame_bytes=self._config.socket_request_max_bytes,
             memory=plane.memory,
             quotas=self.quotas,
             metrics=self.metrics,
+        )
+
+    def _processor(self, endpoint: Endpoint, plane: Plane) -> Processor:
+        idle_ms = self._config.connections_max_idle_ms
+        return Processor(
+            next(self._processor_ids),
+            endpoint.listener,
+            plane.channel,
+            self._apis,
+            quotas=self.quotas,
+            metrics=self.metrics,
+            max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
+            turns=plane.turns,
+            memory=plane.memory,
+            security=self._config.security[endpoint.listener],
+            sasl=self._sasl,
         )
 
     @property
@@ -150,16 +210,17 @@ class SocketServer:
                 connection.close()
 
     def bound_listeners(self) -> tuple[Endpoint, ...]:
-        """The listeners in the order of the configuration, with their bound ports."""
-        bound = {acceptor.endpoint.listener: acceptor.bound for acceptor in self.acceptors}
-        return tuple(bound[endpoint.listener] for endpoint in self._config.listeners)
+        """The listeners in the order of the configuration, with their bound ports, but for those that have none."""
+        bound = {acceptor.endpoint.listener: acceptor.bound for acceptor in self.acceptors if acceptor.is_bound}
+        return tuple(bound[endpoint.listener] for endpoint in self._config.listeners if endpoint.listener in bound)
 
     def enable_request_processing(self) -> None:
         """Let clients connect. Raises BindError; RuntimeError after the server has stopped (rule B1.58)."""
         if self._stopping.is_set():
             raise RuntimeError("a stopped socket server cannot be enabled")
         for acceptor in self.acceptors:
-            acceptor.listen()
+            if acceptor.is_bound:
+                acceptor.listen()
         self._enabled.set()
 
     async def bind(self) -> None:
@@ -184,22 +245,25 @@ class SocketServer:
         self._running = True
         try:
             async with trio.open_nursery() as processors:
-                self._start_processors(processors)
+                self._processors = processors
+                for plane in self.planes:
+                    processors.start_soon(plane.turns.run)
+                    for acceptor in plane.acceptors:
+                        self._start_processors(plane, acceptor, acceptor.processors)
                 task_status.started()
                 await self._accept_until_stopping()
                 await self._drain(trio.current_time() + self._drain_seconds)
                 processors.cancel_scope.cancel()
         finally:
+            self._processors = None
             self._close_listeners()
             self._stopping.set()
             self._stopped.set()
 
-    def _start_processors(self, nursery: trio.Nursery) -> None:
-        for plane in self.planes:
-            nursery.start_soon(plane.turns.run)
-            for acceptor in plane.acceptors:
-                for processor in acceptor.processors:
-                    nursery.start_soon(processor.run, name=self._thread_name(plane, acceptor.endpoint, processor))
+    def _start_processors(self, plane: Plane, acceptor: Acceptor, processors: Iterable[Processor]) -> None:
+        if self._processors is not None:
+            for processor in processors:
+                self._processors.start_soon(processor.run, name=self._thread_name(plane, acceptor.endpoint, processor))
 
     def _thread_name(self, plane: Plane, endpoint: Endpoint, processor: Processor) -> str:  # rule B1.9
         where = f"{self._config.broker_id}-{endpoint.listener}-{endpoint.security_protocol}"
@@ -209,16 +273,23 @@ class SocketServer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._accept, nursery)
             await self._stopping.wait()
+            self._accepting = None
             nursery.cancel_scope.cancel()
         self._close_listeners()
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         await self._enabled.wait()
+        self._accepting = nursery
         for plane in self.planes:
             for acceptor in plane.acceptors:
-                end = acceptor.bound
-                name = f"{plane.name}-kafka-socket-acceptor-{end.listener}-{end.security_protocol}-{end.port}"
-                nursery.start_soon(acceptor.run, name=name)
+                if acceptor.is_bound:
+                    self._start_accepting(plane, acceptor)
+
+    def _start_accepting(self, plane: Plane, acceptor: Acceptor) -> None:
+        if self._accepting is not None:
+            end = acceptor.bound
+            name = f"{plane.name}-kafka-socket-acceptor-{end.listener}-{end.security_protocol}-{end.port}"
+            self._accepting.start_soon(acceptor.run, name=name)
 
     async def _drain(self, deadline: float) -> None:
         with trio.move_on_at(deadline) as scope:

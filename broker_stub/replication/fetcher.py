@@ -373,6 +373,7 @@ class FetcherManager:
 
     def __init__(self, port: FollowerPort) -> None:
         self._port = port
+        self._threads = port.config.num_replica_fetchers
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -399,7 +400,7 @@ class FetcherManager:
         topic_id: UUID | None,
     ) -> None:
         """Fetch the partition from that leader from now on."""
-        key = leader, fetcher_id(partition, self._port.config.num_replica_fetchers)
+        key = leader, fetcher_id(partition, self._threads)
         fetcher = self._fetchers.get(key)
         if fetcher is not None and fetcher.endpoint != endpoint:
             fetcher.scope.cancel()
@@ -421,6 +422,23 @@ class FetcherManager:
         if self._nursery is not None:
             self._nursery.start_soon(fetcher.run)
         return fetcher
+
+    def resize(self, threads: int) -> None:
+        """`num.replica.fetchers` is this from now on: every partition goes to the fetcher of its new id."""
+        if threads == self._threads:
+            return
+        self._threads = threads
+        former, self._fetchers = self._fetchers, {}
+        for (leader, _), fetcher in former.items():
+            fetcher.scope.cancel()
+            for partition in (*fetcher.partitions, *fetcher.failed):
+                key = leader, fetcher_id(partition, threads)
+                successor = self._fetchers.get(key) or self._start(key, fetcher.endpoint)
+                if partition in fetcher.failed:
+                    successor.failed.add(partition)
+                else:
+                    successor.partitions[partition] = fetcher.partitions[partition]
+                    successor.reconsider(partition)
 
     def update_topic_id(self, partition: TopicPartition, topic_id: UUID | None) -> None:
         for fetcher in self._fetchers.values():

@@ -62,6 +62,9 @@ class TlsConfig:
     versions: tuple[str, ...]
     verifies_host: bool
     principal_mapper: SslPrincipalMapper
+    #: whether a key store may be replaced, while the broker runs, by one with another subject, or with fewer names
+    allows_dn_changes: bool
+    allows_san_changes: bool
 
     @classmethod
     def of_client(cls, properties: Mapping[str, str]) -> TlsConfig:
@@ -170,6 +173,8 @@ def _tls(read: Properties, listener: str, where: str) -> TlsConfig:
         versions=versions,
         verifies_host=bool(algorithm),
         principal_mapper=mapper,
+        allows_dn_changes=read.listener_value(listener, "ssl.allow.dn.changes") is True,
+        allows_san_changes=read.listener_value(listener, "ssl.allow.san.changes") is True,
     )
 
 

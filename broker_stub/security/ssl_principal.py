@@ -15,6 +15,8 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z])")
 
 _UNIVERSAL_INTEGER, _SEQUENCE, _OID, _VERSION_TAG = 0x02, 0x30, 0x06, 0xA0
+_OCTETS, _EXTENSIONS_TAG = 0x04, 0xA3
+_ALTERNATIVE_NAMES: Final = "2.5.29.17"
 #: tag of a text -> its encoding
 _TEXTS: Final = {0x0C: "utf-8", 0x12: "ascii", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1E: "utf-16-be"}
 #: RFC 2253 has these keywords; other attributes are written as numbers
@@ -103,6 +105,28 @@ def subject_of(certificate: bytes) -> str:
 
     Raises ValueError for bytes that are no certificate.
     """
+    _, subject = _fields(certificate)[4]
+    names = ["+".join(_attribute(content) for _, content in _elements(relative)) for _, relative in _elements(subject)]
+    return ",".join(reversed(names))
+
+
+def alternative_names(certificate: bytes) -> frozenset[tuple[int, bytes]]:
+    """The subject's other names in a certificate in DER: the kind of each, and its bytes.
+
+    Raises ValueError for bytes that are no certificate.
+    """
+    for tag, extensions in _fields(certificate)[5:]:
+        if tag != _EXTENSIONS_TAG:
+            continue
+        for _, extension in _elements(_element(extensions, 0)[1]):
+            (_, oid), *rest = _elements(extension)
+            if _dotted(oid) == _ALTERNATIVE_NAMES and rest and rest[-1][0] == _OCTETS:
+                return frozenset(_elements(_element(rest[-1][1], 0)[1]))
+    return frozenset()
+
+
+def _fields(certificate: bytes) -> list[tuple[int, bytes]]:
+    """Tag and content of what is signed, from the serial number on. Raises ValueError."""
     _, whole, _ = _element(certificate, 0)
     _, signed, _ = _element(whole, 0)
     fields = list(_elements(signed))
@@ -110,10 +134,7 @@ def subject_of(certificate: bytes) -> str:
         del fields[0]
     if len(fields) < 5 or fields[0][0] != _UNIVERSAL_INTEGER or fields[4][0] != _SEQUENCE:
         raise ValueError("this is not a certificate")
-    names = [
-        "+".join(_attribute(content) for _, content in _elements(relative)) for _, relative in _elements(fields[4][1])
-    ]
-    return ",".join(reversed(names))
+    return fields
 
 
 def _attribute(content: bytes) -> str:

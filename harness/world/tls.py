@@ -9,6 +9,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -27,16 +28,29 @@ _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----",
 _LINE: Final = 64
 
 
-class _Pem(NamedTuple):
+class Pem(NamedTuple):
     """A private key and its certificates, in PEM."""
 
     key: str
     chain: str
     password: str
 
+    @property
+    def certificate(self) -> bytes:
+        """The first of the chain, in DER."""
+        end = "-----END CERTIFICATE-----"
+        return ssl.PEM_cert_to_DER_cert(self.chain.partition(end)[0] + end)
+
+
+class Stores(NamedTuple):
+    """The content of key store and trust store; None for one that there is not."""
+
+    own: Pem | None
+    trusted: str | None
+
 
 class Tls:
-    """One listener's TLS. The contexts are made when they are first needed, so that a client needs no key."""
+    """One listener's TLS. Stores are read and contexts made when they are first needed: a client needs no key."""
 
     def __init__(self, config: TlsConfig) -> None:
         self.config = config
@@ -62,26 +76,45 @@ class Tls:
     def client_context(self) -> ssl.SSLContext:
         """Raises ConfigError."""
         if self._client is None:
-            context = self._context(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = self.config.verifies_host
-            self._client = context
+            self._client = self.context_of_client(verifies_host=self.config.verifies_host)
         return self._client
+
+    def context_of_client(self, *, verifies_host: bool) -> ssl.SSLContext:
+        """Raises ConfigError."""
+        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = verifies_host
+        return context
+
+    @cached_property
+    def stores(self) -> Stores:
+        """Raises ConfigError."""
+        key_store, trust_store = self.config.key_store, self.config.trust_store
+        try:
+            return Stores(
+                None if key_store is None else _own(key_store), None if trust_store is None else _trusted(trust_store)
+            )
+        except (OSError, ValueError, MissingExtra) as e:
+            raise self._unusable(e) from None
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         config = self.config
         context = ssl.SSLContext(protocol)
         context.minimum_version = min(_VERSIONS[version] for version in config.versions)
         context.maximum_version = max(_VERSIONS[version] for version in config.versions)
+        own, trusted = self.stores
         try:
-            if config.key_store is not None:
-                _load_key(context, _own(config.key_store))
-            if config.trust_store is not None:
-                context.load_verify_locations(cadata=_trusted(config.trust_store))
+            if own is not None:
+                _load_key(context, own)
+            if trusted is not None:
+                context.load_verify_locations(cadata=trusted)
             else:
                 context.load_default_certs()
-        except (OSError, ValueError, MissingExtra) as e:  # ssl.SSLError is an OSError
-            raise ConfigError(f"{config.where}: its certificates cannot be used: {e}") from None
+        except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
+            raise self._unusable(e) from None
         return context
+
+    def _unusable(self, error: Exception) -> ConfigError:
+        return ConfigError(f"{self.config.where}: its certificates cannot be used: {error}")
 
 
 async def handshake(stream: SecuredStream) -> bytes | None:
@@ -101,7 +134,7 @@ def listeners_tls(security: Mapping[str, ListenerSecurity]) -> dict[str, Tls]:
     return made
 
 
-def _load_key(context: ssl.SSLContext, own: _Pem) -> None:
+def _load_key(context: ssl.SSLContext, own: Pem) -> None:
     """OpenSSL takes keys from files only: one that this user alone can read, for that moment."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "key.pem")
@@ -110,9 +143,9 @@ def _load_key(context: ssl.SSLContext, own: _Pem) -> None:
         context.load_cert_chain(path, password=lambda: own.password)
 
 
-def _own(store: KeyStore) -> _Pem:
+def _own(store: KeyStore) -> Pem:
     if store.key is not None and store.certificate_chain is not None:
-        return _Pem(_normal(store.key), _normal(store.certificate_chain), store.key_password or "")
+        return Pem(_normal(store.key), _normal(store.certificate_chain), store.key_password or "")
     content = _read(store.location)
     if store.type.upper() == "PKCS12":
         return _own_of_pkcs12(content, store.password)
@@ -121,10 +154,10 @@ def _own(store: KeyStore) -> _Pem:
     chain = [block for kind, block in blocks if kind == "CERTIFICATE"]
     if len(keys) != 1 or not chain:
         raise ValueError(f"{store.location} must hold one private key and its certificates")
-    return _Pem(keys[0], "".join(chain), store.key_password or "")
+    return Pem(keys[0], "".join(chain), store.key_password or "")
 
 
-def _own_of_pkcs12(content: bytes, password: str | None) -> _Pem:
+def _own_of_pkcs12(content: bytes, password: str | None) -> Pem:
     require("cryptography", purpose="a PKCS12 store")
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
@@ -133,7 +166,7 @@ def _own_of_pkcs12(content: bytes, password: str | None) -> _Pem:
         raise ValueError("the PKCS12 key store holds no key")
     plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     chain = b"".join(each.public_bytes(Encoding.PEM) for each in (certificate, *others))
-    return _Pem(plain.decode(), chain.decode(), "")
+    return Pem(plain.decode(), chain.decode(), "")
 
 
 def _trusted(store: TrustStore) -> str:

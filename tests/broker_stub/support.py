@@ -15,6 +15,7 @@ from kce.broker_stub import Broker, BrokerConfig, Endpoint, TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.auto_topic_creation import AutoTopicCreation
+from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.groups.manager import GroupManager
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
@@ -250,6 +251,8 @@ class Node:
         **properties: str,
     ) -> None:
         self.config = config(broker_id, **properties)
+        self.dynamic_config = DynamicConfig(self.config)
+        self.dynamic_config.is_started = True
         #: of the connections of requests from now on
         self.principal = ANONYMOUS
         self.token_authenticated = False
@@ -306,6 +309,7 @@ class Node:
         admin = admin or NoStore()
         self.services = Services(
             config=self.config,
+            dynamic_config=self.dynamic_config,
             cluster_id="cluster",
             served_apis=served_apis(),
             metadata_cache=self.cache,

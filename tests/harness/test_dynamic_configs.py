@@ -1,4 +1,4 @@
-"""Settings of brokers that change while they run, in a cluster in memory (B10, rules B1.10, B7.29, B7.30).
+"""Settings of brokers that change while they run, in a cluster in memory (B10, rules B1.10, B1.57, B7.29, B7.30).
 
 Covers: broker_stub/topic_configs.py.
 """
@@ -15,7 +15,8 @@ from kce.harness import Cluster
 from kce.harness.node import Node
 from kce.harness.world import memory
 from kce.wire import ErrorCode
-from kce.wire.vocabulary import TopicPartition
+from kce.wire.vocabulary import Endpoint, TopicPartition
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from tests.clusters import node
 
 BROKER = 4
@@ -35,7 +36,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def ask(at: Node, message: wire.Message, version: int) -> Any:
-    host, _, port = at.addresses()["DATA"].rpartition(":")
+    host, _, port = at.bound_addresses()["DATA"].rpartition(":")
     link = await at.links.dial(host, int(port), to=-1, listener="")
     await link.send_frame(wire.encode_request(message, api_version=version, correlation_id=1, client_id="c"))
     answer = wire.decode_response(await link.receive_frame(), api_key=message.__api_key__, api_version=version)[1]
@@ -165,3 +166,147 @@ async def test_refusals_change_nothing(cluster: Cluster, changes: dict[str, str]
     before = log_config(cluster, "plain")
     assert await alter(cluster, "1", **changes) == (ErrorCode.INVALID_REQUEST, why)
     assert log_config(cluster, "plain") == before
+
+
+def listeners(node: Node, *added: str) -> dict[str, str]:
+    """Settings that add these listeners, on any port."""
+    given = [f"{e.listener}://{e.host}:{e.port}" for e in node.broker.socket_server.bound_listeners()]
+    return {
+        "listeners": ",".join((*given[:2], *(f"{name}://127.0.0.1:0" for name in added))),
+        "listener_security_protocol_map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT,EXTRA:PLAINTEXT",
+    }
+
+
+async def wait_for_registered(cluster: Cluster, wanted: set[str]) -> Endpoint:
+    """Until broker 1 is registered with these listeners; the last of them, as every broker knows it."""
+
+    async def is_registered() -> bool:
+        found = await client.get_broker(1)
+        return found is not None and {e.listener for e in found.endpoints} == wanted
+
+    client = KafkaZkClient(cluster.store, now_ms=lambda: 0)
+    await cluster.wait_until(is_registered, f"listeners {wanted} to be registered")
+    found = await client.get_broker(1)
+    assert found is not None
+
+    async def is_known() -> bool:
+        snapshots = [node(cluster, at).broker.metadata_cache.snapshot for at in (1, 2)]
+        known = [snapshot.alive_brokers.get(1) for snapshot in snapshots]
+        return all(broker is not None and set(broker.endpoints) == wanted for broker in known)
+
+    await cluster.wait_until(is_known, f"listeners {wanted} to be known")
+    return found.endpoints[-1]
+
+
+async def test_listeners_come_and_go_without_a_restart(cluster: Cluster) -> None:  # B10, rules 1.23, B1.57
+    running = node(cluster, 1)
+    epoch = running.broker.broker_epoch
+    assert await alter(cluster, "1", **listeners(running, "EXTRA")) == (ErrorCode.NONE, None)
+    extra = await wait_for_registered(cluster, {"CONTROL", "DATA", "EXTRA"})
+    link = await running.links.dial(extra.host, extra.port, to=-1, listener="")
+    request = wire.encode_request(wire.MetadataRequest(topics=()), api_version=12, correlation_id=1, client_id="c")
+    await link.send_frame(request)
+    answer = wire.decode_response(await link.receive_frame(), api_key=3, api_version=12)[1]
+    assert isinstance(answer, wire.MetadataResponse)
+    assert [(b.node_id, b.port) for b in answer.brokers] == [(1, extra.port)]  # who else has that listener?
+    assert await alter(cluster, "1", **listeners(running)) == (ErrorCode.NONE, None)
+    assert await link.receive() is None
+    await wait_for_registered(cluster, {"CONTROL", "DATA"})
+    with pytest.raises(ConnectionRefusedError):
+        await running.links.dial(extra.host, extra.port, to=-1, listener="")
+    assert running.broker.broker_epoch == epoch
+    assert running.broker.socket_server.quotas.total == 2  # from its controller, and this test's
+
+
+async def test_a_listener_whose_port_is_taken_is_left_out(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    running, taken = node(cluster, 1), node(cluster, 2).addresses()["DATA"]
+    changes = listeners(running)
+    changes["listeners"] += f",EXTRA://{taken}"
+    assert await alter(cluster, "1", **changes) == (ErrorCode.NONE, None)
+
+    async def is_told() -> bool:
+        return f"listener EXTRA cannot bind {taken}" in caplog.text
+
+    await cluster.wait_until(is_told, "the error in the log")
+    assert set(running.addresses()) == {"CONTROL", "DATA"}
+    assert await alter(cluster, "1", **listeners(running, "EXTRA")) == (ErrorCode.NONE, None)
+    await wait_for_registered(cluster, {"CONTROL", "DATA", "EXTRA"})
+
+
+async def test_a_node_starts_with_the_listeners_that_it_had(cluster: Cluster) -> None:
+    assert await alter(cluster, "1", **listeners(node(cluster, 1), "EXTRA")) == (ErrorCode.NONE, None)
+    await wait_for_registered(cluster, {"CONTROL", "DATA", "EXTRA"})
+    for _ in range(2):
+        await cluster.restart(1)
+        await wait_for_registered(cluster, {"CONTROL", "DATA", "EXTRA"})
+    await alter(cluster, "1", listeners=None, listener_security_protocol_map=None)
+    await wait_for_registered(cluster, {"CONTROL", "DATA"})
+
+
+async def test_other_addresses_are_advertised(cluster: Cluster) -> None:  # rule 1.23
+    given = node(cluster, 1).addresses()
+    advertised = f"CONTROL://{given['CONTROL']},DATA://elsewhere.example:7"
+    assert await alter(cluster, "1", advertised_listeners=advertised) == (ErrorCode.NONE, None)
+
+    async def is_known() -> bool:
+        found = node(cluster, 2).broker.metadata_cache.snapshot.endpoint(1, "DATA")
+        return found is not None and (found.host, found.port) == ("elsewhere.example", 7)
+
+    await cluster.wait_until(is_known, "the new address to be known")
+    code, why = await alter(cluster, "1", advertised_listeners=f"DATA://{given['DATA']}")
+    assert (code, "CONTROL" in str(why)) == (ErrorCode.INVALID_REQUEST, True)
+
+
+async def test_network_threads_come_and_go(cluster: Cluster) -> None:  # rule B1.10
+    running = node(cluster, 1)
+    (acceptor,) = running.broker.socket_server.planes[-1].acceptors
+    before = [processor.processor_id for processor in acceptor.processors]
+    assert await alter(cluster, "", num_network_threads="5") == (ErrorCode.NONE, None)
+
+    async def has(threads: int) -> bool:
+        return len(acceptor.processors) == threads
+
+    await cluster.wait_until(lambda: has(5), "5 threads")
+    assert [processor.processor_id for processor in acceptor.processors[:3]] == before
+    host, _, port = running.addresses()["DATA"].rpartition(":")
+    links = [await running.links.dial(host, int(port), to=-1, listener="") for _ in range(5)]
+    metrics = running.broker.socket_server.metrics
+
+    async def are_served() -> bool:
+        return all(processor.connections for processor in acceptor.processors)
+
+    await cluster.wait_until(are_served, "a connection in each thread")
+    open_connections = metrics.connections_open
+    doomed = sum(len(processor.connections) for processor in acceptor.processors[3:])
+    assert await alter(cluster, "1", listener_name_data_num_network_threads="3") == (ErrorCode.NONE, None)
+    await cluster.wait_until(lambda: has(3), "3 threads")
+
+    async def are_closed() -> bool:
+        return metrics.connections_open <= open_connections - doomed
+
+    await cluster.wait_until(are_closed, "the connections of two threads to end")
+    assert len(node(cluster, 2).broker.socket_server.planes[-1].acceptors[0].processors) == 5
+    for link in links:
+        await link.aclose()
+    code, why = await alter(cluster, "1", listener_name_data_num_network_threads="7")
+    assert (code, "double the current value 3" in str(why)) == (ErrorCode.INVALID_REQUEST, True)
+
+
+async def test_partitions_are_dealt_out_to_more_fetchers(cluster: Cluster) -> None:  # B10
+    await cluster.create_topic("many", assignment={number: [2, 1] for number in range(4)})
+    await until(cluster, "segment_bytes", "many", (5000, 5000))
+    fetchers = node(cluster, 1).broker.replication.fetchers
+
+    async def has(threads: int) -> bool:
+        return sum(bool(f.partitions) for (leader, _), f in fetchers._fetchers.items() if leader == 2) == threads
+
+    await cluster.wait_until(lambda: has(1), "one fetcher")
+    for wanted in (2, 4, 2, 1):
+        assert await alter(cluster, "1", num_replica_fetchers=str(wanted)) == (ErrorCode.NONE, None)
+        await cluster.wait_until(lambda wanted=wanted: has(wanted), f"{wanted} fetchers")  # type: ignore[misc]
+    assert await alter(cluster, "1", num_replica_fetchers="3") == (
+        ErrorCode.INVALID_REQUEST,
+        "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation failed "
+        "for num.replica.fetchers=3, value should not be greater than double the current value 1 "
+        "for configuration Invalid dynamic configuration",
+    )

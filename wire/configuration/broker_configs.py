@@ -31,13 +31,25 @@ ONLY_DYNAMIC: Final = frozenset(
 #: Kafka reads them without a definition: a value that is not allowed is not refused when a broker starts
 UNDEFINED: Final = ONLY_DYNAMIC | {"allow.everyone.if.no.acl.found", "super.users"}
 
+#: keys and certificates of a listener, which change only with its prefix before the name
+TLS_STORES: Final = frozenset(
+    f"ssl.{name}"
+    for name in (
+        "key.password", "keystore.certificate.chain", "keystore.key", "keystore.location", "keystore.password",
+        "keystore.type", "truststore.certificates", "truststore.location", "truststore.password", "truststore.type",
+    )
+)  # fmt: skip
+
 # Columns: name; type; default: - for none, max for the largest value of the type, empty; allowed values; where it may
 # change at run time; whether DescribeConfigs lists it; which parsers read it.
 _TABLE: Final[Mapping[Support, str]] = {
     Support.LIVE: """
+advertised.listeners string - any broker described broker
 compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer cluster described topics
 follower.replication.throttled.rate long max any broker described broker
 leader.replication.throttled.rate long max any broker described broker
+listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
+listeners string PLAINTEXT://:9092 any broker described broker
 log.cleaner.backoff.ms long 15000 0.. cluster described logs
 log.cleaner.dedupe.buffer.size long 134217728 any cluster described broker,logs
 log.cleaner.delete.retention.ms long 86400000 0.. cluster described topics
@@ -67,13 +79,24 @@ max.connections.per.ip.overrides string empty any cluster described broker
 message.max.bytes int 1048588 0.. cluster described topics
 min.insync.replicas int 1 1.. cluster described topics
 num.io.threads int 8 1.. cluster described broker
+num.network.threads int 3 1.. cluster described broker
+num.replica.fetchers int 1 any cluster described broker
 producer.id.expiration.ms int 86400000 1.. cluster described logs
 replica.alter.log.dirs.io.max.bytes.per.second long max any broker described broker
+ssl.key.password password - any broker described broker
+ssl.keystore.certificate.chain password - any broker described broker
+ssl.keystore.key password - any broker described broker
+ssl.keystore.location string - any broker described broker
+ssl.keystore.password password - any broker described broker
+ssl.keystore.type string JKS any broker described broker
+ssl.truststore.certificates password - any broker described broker
+ssl.truststore.location string - any broker described broker
+ssl.truststore.password password - any broker described broker
+ssl.truststore.type string JKS any broker described broker
 transaction.partition.verification.enable boolean true any cluster described broker
 unclean.leader.election.enable boolean false any cluster described controller
-""",
+""",  # noqa: E501 - the default of listener.security.protocol.map
     Support.HONOURED: """
-advertised.listeners string - any broker described broker
 allow.everyone.if.no.acl.found boolean false any static hidden broker
 alter.log.dirs.replication.quota.window.num int 11 1.. static hidden broker
 alter.log.dirs.replication.quota.window.size.seconds int 1 1.. static hidden broker
@@ -112,8 +135,6 @@ kce.controller.only boolean false any static hidden node
 kce.metrics.port int - 0..65535 static hidden node
 leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 any static described controller
-listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
-listeners string PLAINTEXT://:9092 any broker described broker
 log.cleaner.enable boolean true any static described logs
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
@@ -127,9 +148,7 @@ log.retention.hours int 168 any static described broker,topics
 log.retention.minutes int - any static described broker,topics
 log.roll.hours int 168 1.. static described topics
 log.roll.jitter.hours int 0 0.. static described topics
-num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
-num.replica.fetchers int 1 any cluster described broker
 offset.metadata.max.bytes int 4096 any static hidden broker
 offsets.commit.required.acks short -1 any static hidden broker
 offsets.commit.timeout.ms int 5000 1.. static hidden broker
@@ -165,21 +184,13 @@ sasl.server.max.receive.size int 524288 any static described broker
 security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL static described broker
 socket.listen.backlog.size int 50 1.. static described broker
 socket.request.max.bytes int 104857600 1.. static described broker
+ssl.allow.dn.changes boolean false any static hidden broker
+ssl.allow.san.changes boolean false any static hidden broker
 ssl.client.auth string none required|requested|none broker described broker
 ssl.enabled.protocols list TLSv1.2,TLSv1.3 TLSv1.2|TLSv1.3 broker described broker
 ssl.endpoint.identification.algorithm string https any broker described broker
-ssl.key.password password - any broker described broker
-ssl.keystore.certificate.chain password - any broker described broker
-ssl.keystore.key password - any broker described broker
-ssl.keystore.location string - any broker described broker
-ssl.keystore.password password - any broker described broker
-ssl.keystore.type string JKS any broker described broker
 ssl.principal.mapping.rules string DEFAULT any static hidden broker
 ssl.protocol string TLSv1.3 TLS|TLSv1.2|TLSv1.3 broker described broker
-ssl.truststore.certificates password - any broker described broker
-ssl.truststore.location string - any broker described broker
-ssl.truststore.password password - any broker described broker
-ssl.truststore.type string JKS any broker described broker
 super.users string empty any static hidden broker
 transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. static hidden broker
 transaction.max.timeout.ms int 900000 1.. static described broker
@@ -365,8 +376,6 @@ socket.connection.setup.timeout.max.ms long 30000 any static hidden
 socket.connection.setup.timeout.ms long 10000 any static hidden
 socket.receive.buffer.bytes int 102400 any static described
 socket.send.buffer.bytes int 102400 any static described
-ssl.allow.dn.changes boolean false any static hidden
-ssl.allow.san.changes boolean false any static hidden
 ssl.keymanager.algorithm string SunX509 any broker described
 ssl.secure.random.implementation string - any broker described
 ssl.trustmanager.algorithm string PKIX any broker described

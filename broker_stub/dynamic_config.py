@@ -1,0 +1,109 @@
+"""The configuration of a running broker: the file's, and above it what AlterConfigs has set (B10).
+
+A change is refused if the broker would not start with it, or if Kafka does not make it while a broker runs: numbers of
+threads by more than half or double, the protocol of a listener that there is, its settings but for stores of TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.ports import NoTls, TlsPort
+from kce.wire.configuration import TLS_STORES, ConfigError, Properties
+
+#: of the whole broker
+_POOLS: Final = ("background.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers")
+#: what a listener may change while it is there
+_OF_LISTENER: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"}) | TLS_STORES
+
+
+class DynamicConfig:
+    """``current`` is in effect. ``is_started``: a change is no part of the broker's start any more."""
+
+    def __init__(self, config: BrokerConfig, tls: TlsPort | None = None) -> None:
+        self.current = config
+        self.is_started = False
+        self._tls = tls or NoTls()
+
+    def check(self, dynamic: Mapping[str, str]) -> BrokerConfig:
+        """The configuration with other dynamic settings. Raises ConfigError for those that cannot be."""
+        then = self.current.changed(dynamic)
+        if self.is_started:
+            try:
+                check_reconfiguration(self.current, then)
+                self._tls.check(then.security)
+            except ConfigError as e:
+                raise _invalid(e) from None
+        return then
+
+    def change(self, dynamic: Mapping[str, str]) -> None:
+        """These are the dynamic settings from now on. Raises ConfigError, and then nothing has changed."""
+        now = self.check(dynamic)
+        self._tls.use(now.security)
+        self.current = now
+
+    def reload_stores(self) -> None:
+        """Read the files of TLS again, which may be others. Raises ConfigError, and then the old certificates stay."""
+        self._tls.reload()
+
+
+def check_reconfiguration(now: BrokerConfig, then: BrokerConfig) -> None:
+    """Raises ConfigError."""
+    read_now, read_then = Properties(now.properties), Properties(then.properties)
+    for name in _POOLS:
+        _check_threads(name, read_now.integer(name), read_then.integer(name))
+    _check_cleaner_threads(read_now.integer("log.cleaner.threads"), read_then.integer("log.cleaner.threads"))
+    protocols = {endpoint.listener: endpoint.security_protocol for endpoint in then.listeners}
+    for listener, protocol, *_ in now.listeners:
+        if listener not in protocols:
+            continue
+        if listener != now.control_plane_listener_name:
+            threads = now.num_network_threads[listener], then.num_network_threads[listener]
+            _check_threads("num.network.threads", *threads)
+        if _fixed(now, listener) != _fixed(then, listener):
+            raise ConfigError(
+                f"Configs cannot be updated dynamically for existing listener ListenerName({listener}), restart broker "
+                "or create a new listener for update"
+            )
+        if protocols[listener] != protocol:
+            raise ConfigError(f"Security protocol cannot be updated for existing listener ListenerName({listener})")
+
+
+def _fixed(config: BrokerConfig, listener: str) -> dict[str, str]:
+    """The settings of a listener's own that do not change while it is there."""
+    prefix = f"listener.name.{listener.lower()}."
+    own = {name.removeprefix(prefix): text for name, text in config.properties.items() if name.startswith(prefix)}
+    return {name: text for name, text in own.items() if name not in _OF_LISTENER}
+
+
+def _check_threads(name: str, now: int, wanted: int) -> None:
+    """Rule B1.10."""
+    if wanted == now:
+        return
+    problem = None
+    if wanted < 1:
+        problem = "value should be at least 1"
+    elif wanted < now // 2:
+        problem = f"value should be at least half the current value {now}"
+    elif wanted > now * 2:
+        problem = f"value should not be greater than double the current value {now}"
+    if problem is not None:
+        raise ConfigError(f"Dynamic thread count update validation failed for {name}={wanted}, {problem}")
+
+
+def _check_cleaner_threads(now: int, wanted: int) -> None:
+    if wanted < now // 2:
+        raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {now}")
+    if wanted > now * 2:
+        raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {now}")
+
+
+def _invalid(error: ConfigError) -> ConfigError:
+    """Kafka puts the error in the place of the value, and a text in that of the name."""
+    return ConfigError(
+        str(error),
+        f"Invalid value org.apache.kafka.common.config.ConfigException: {error.words} "
+        "for configuration Invalid dynamic configuration",
+    )

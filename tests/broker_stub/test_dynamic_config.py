@@ -1,0 +1,174 @@
+"""Which changes a running broker makes, and which it refuses (B10, rules B1.10, B1.57, B7.29)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kce.broker_stub import BrokerConfig
+from kce.broker_stub.dynamic_config import DynamicConfig
+from kce.broker_stub.security.config import ListenerSecurity
+from kce.wire.configuration import ConfigError
+
+FILE = {
+    "broker.id": "1",
+    "listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
+    "listener.security.protocol.map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT,EXTERNAL:PLAINTEXT,NEW:PLAINTEXT",
+    "control.plane.listener.name": "CONTROL",
+    "inter.broker.listener.name": "DATA",
+    "num.io.threads": "6",
+    "num.network.threads": "6",
+    "num.replica.fetchers": "6",
+    "background.threads": "6",
+    "num.recovery.threads.per.data.dir": "6",
+    "log.cleaner.threads": "6",
+}
+INVALID = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: {} for configuration Invalid dynamic configuration"
+)
+POOLS = (
+    "num.io.threads", "num.network.threads", "num.replica.fetchers", "background.threads",
+    "num.recovery.threads.per.data.dir",
+)  # fmt: skip
+
+
+def started(**more: str) -> DynamicConfig:
+    made = DynamicConfig(BrokerConfig.from_properties(FILE | more))
+    made.is_started = True
+    return made
+
+
+def refusal(dynamic: DynamicConfig, settings: Mapping[str, str]) -> str:
+    before = dynamic.current
+    with pytest.raises(ConfigError) as refused:
+        dynamic.change(settings)
+    assert dynamic.current is before
+    return refused.value.words
+
+
+@pytest.mark.parametrize("name", [*POOLS, "listener.name.external.num.network.threads"])
+@pytest.mark.parametrize(("threads", "is_accepted"), [(2, False), (3, True), (6, True), (12, True), (13, False)])
+def test_threads_change_by_half_or_double_at_most(name: str, threads: int, is_accepted: bool) -> None:  # rule B1.10
+    dynamic = started()
+    if is_accepted:
+        dynamic.change({name: str(threads)})
+        assert dynamic.current.dynamic == {name: str(threads)}
+        return
+    limit = "should not be greater than double" if threads > 6 else "should be at least half"
+    assert refusal(dynamic, {name: str(threads)}) == INVALID.format(
+        f"Dynamic thread count update validation failed for {name.removeprefix('listener.name.external.')}={threads}, "
+        f"value {limit} the current value 6"
+    )
+
+
+@pytest.mark.parametrize(("threads", "is_accepted"), [(2, False), (3, True), (12, True), (13, False)])
+def test_threads_of_the_cleaner(threads: int, is_accepted: bool) -> None:
+    dynamic, change = started(), {"log.cleaner.threads": str(threads)}
+    if is_accepted:
+        dynamic.change(change)
+        return
+    limit = "increased to more than double" if threads > 6 else "reduced to less than half"
+    assert refusal(dynamic, change) == INVALID.format(f"Log cleaner threads cannot be {limit} the current value 6")
+
+
+def test_threads_change_from_those_that_there_are_now() -> None:
+    dynamic = started()
+    dynamic.change({"num.replica.fetchers": "12"})
+    dynamic.change({"num.replica.fetchers": "24"})
+    assert "at least half the current value 24" in refusal(dynamic, {})  # to the file's 6 in one go
+    assert dynamic.current.num_replica_fetchers == 24
+    assert refusal(started(), {"num.replica.fetchers": "0"}).endswith(
+        "num.replica.fetchers=0, value should be at least 1 for configuration Invalid dynamic configuration"
+    )
+
+
+def test_before_the_broker_has_started_nothing_is_a_change() -> None:
+    dynamic = DynamicConfig(BrokerConfig.from_properties(FILE))
+    dynamic.change({"num.io.threads": "60", "listener.name.data.ssl.client.auth": "required"})
+    assert dynamic.current.num_io_threads == 60
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:  # rule B7.29
+    words = refusal(started(), {"log.retention.ms": "0"})
+    assert words.startswith("requirement failed: log.retention.ms must be unlimited")
+
+
+def test_listeners_come_and_go() -> None:  # rule B1.57
+    dynamic = started()
+    dynamic.change({"listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:0,NEW://127.0.0.1:0"})
+    assert [e.listener for e in dynamic.current.listeners] == ["CONTROL", "DATA", "NEW"]
+    dynamic.change({})
+    assert [e.listener for e in dynamic.current.listeners] == ["CONTROL", "DATA", "EXTERNAL"]
+    assert dynamic.current.broker_id == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"listeners": "CONTROL://127.0.0.1:0,EXTERNAL://127.0.0.1:0"}, "inter.broker.listener.name=DATA"),
+        ({"listeners": "DATA://127.0.0.1:0,EXTERNAL://127.0.0.1:0"}, "control.plane.listener.name=CONTROL"),
+        ({"advertised.listeners": "CONTROL://a:1,DATA://a:2,NEW://a:3"}, "listener NEW is not in listeners"),
+        ({"listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:0,OTHER://127.0.0.1:0"}, "listener OTHER has no entry"),
+        (
+            {"listener.security.protocol.map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT,EXTERNAL:SASL_PLAINTEXT",
+             "sasl.enabled.mechanisms": "SCRAM-SHA-256", "listener.name.external.scram-sha-256.sasl.jaas.config":
+             "org.apache.kafka.common.security.scram.ScramLoginModule required;"},
+            "Configs cannot be updated dynamically for existing listener ListenerName(EXTERNAL), restart broker or "
+            "create a new listener for update",
+        ),
+        (
+            {"listener.name.external.ssl.client.auth": "required"},
+            "Configs cannot be updated dynamically for existing listener ListenerName(EXTERNAL), restart broker or "
+            "create a new listener for update",
+        ),
+    ],
+)  # fmt: skip
+def test_listeners_that_cannot_be(change: dict[str, str], words: str) -> None:
+    assert words in refusal(started(), change)
+
+
+def test_a_listener_keeps_its_protocol() -> None:
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    dynamic = started(**{
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256", "listener.name.external.scram-sha-256.sasl.jaas.config": login,
+    })  # fmt: skip
+    secured = {"listener.security.protocol.map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT,EXTERNAL:SASL_PLAINTEXT"}
+    assert refusal(dynamic, secured) == INVALID.format(
+        "Security protocol cannot be updated for existing listener ListenerName(EXTERNAL)"
+    )
+
+
+class Stores:
+    """Notes what is asked of the stores, and refuses as told."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.refuses = False
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.refuses:
+            raise ConfigError("unusable")
+
+    def check(self, security: Mapping[str, ListenerSecurity]) -> None:
+        self._ask(f"check {' '.join(security)}")
+
+    def use(self, security: Mapping[str, ListenerSecurity]) -> None:
+        self._ask(f"use {' '.join(security)}")
+
+    def reload(self) -> None:
+        self._ask("reload")
+
+
+def test_stores_are_checked_then_used() -> None:
+    stores = Stores()
+    dynamic = DynamicConfig(BrokerConfig.from_properties(FILE), stores)
+    dynamic.is_started = True
+    dynamic.check({"num.io.threads": "7"})
+    dynamic.change({"num.io.threads": "7"})
+    dynamic.reload_stores()
+    listeners = "CONTROL DATA EXTERNAL"
+    assert stores.asked == [f"check {listeners}", f"check {listeners}", f"use {listeners}", "reload"]
+    stores.refuses = True
+    assert refusal(dynamic, {}) == INVALID.format("unusable")
