@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-from confluent_kafka import Producer
+import trustme
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from kce.harness import Cluster
 from kce.harness.sync_cluster import SyncCluster
-from tests.certificates import authority, plain_users, scram_login
+from tests.certificates import authority, chain, plain_users, private_key, scram_login
 from tests.harness.test_security import USERS, of_client, round_trip, secured
 from tests.interop.real_kafka import real_brokers
 from tests.interop.tools import Tools
@@ -92,6 +102,83 @@ def test_kafkas_tool_makes_a_user_who_then_logs_in(tools: Tools, tmp_path: Path)
         )  # fmt: skip
         bob = {"bootstrap.servers": cluster.bootstrap_servers(), **of_client(protocol, mechanism, "bob", "bob's")}
         assert round_trip(bob, "orders") == {b"0", b"1", b"2", b"3"}
+
+
+def allow_alice(admin: dict[str, Any]) -> None:
+    """To do anything with topic orders and group g."""
+    client = AdminClient(admin)
+    client.poll(0)  # with OAUTHBEARER it makes its token here
+    bindings = [
+        AclBinding(
+            kind, name, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.ALL, AclPermissionType.ALLOW
+        )
+        for kind, name in ((ResourceType.TOPIC, "orders"), (ResourceType.GROUP, "g"))
+    ]
+    for created in client.create_acls(bindings, request_timeout=20).values():
+        created.result(20)
+
+
+def refusals_of_one_record(client: dict[str, Any]) -> list[KafkaError]:
+    """Why it could not be produced within 5 s."""
+    errors: list[KafkaError] = []
+    producer = Producer({**client, "message.timeout.ms": 5000})
+    producer.produce("orders", b"x", partition=0, callback=lambda error, _: error and errors.append(error))
+    assert producer.flush(20) == 0
+    return errors
+
+
+GUARDED = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+
+
+def test_librdkafka_shows_a_certificate_whose_name_acls_know() -> None:
+    """Rules B9.2, B9.3: the name in the certificate becomes the principal by `ssl.principal.mapping.rules`."""
+
+    def shows(certificate: trustme.LeafCert) -> dict[str, Any]:
+        return {
+            **of_client("SSL", "", "", ""), "bootstrap.servers": servers, "ssl.key.pem": private_key(certificate),
+            "ssl.certificate.pem": chain(certificate),
+        }  # fmt: skip
+
+    properties = secured("SSL", "PLAIN") | GUARDED | {
+        "ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/L",
+        "super.users": "User:node",
+    }  # fmt: skip
+    with SyncCluster(2, properties=properties) as cluster:
+        cluster.create_topic("orders", partitions=2, replication_factor=2)
+        servers = cluster.bootstrap_servers()
+        allow_alice(shows(authority().node))
+        assert round_trip(shows(authority().client("Alice")), "orders") == {b"0", b"1", b"2", b"3"}
+        (denied,) = refusals_of_one_record(shows(authority().client("bob")))
+        assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        (anonymous,) = refusals_of_one_record({**of_client("SSL", "", "", ""), "bootstrap.servers": servers})
+        assert anonymous.code() == KafkaError._MSG_TIMED_OUT
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_librdkafka_logs_in_with_unsecured_tokens(protocol: str) -> None:
+    """OAUTHBEARER; the token's subject is the principal."""
+
+    def token_of(user: str) -> dict[str, Any]:
+        tls = of_client("SSL", "", "", "") if protocol == "SASL_SSL" else {}
+        return {
+            **tls, "security.protocol": protocol, "bootstrap.servers": servers, "sasl.mechanism": "OAUTHBEARER",
+            "enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": f"principal={user}",
+        }  # fmt: skip
+
+    properties = nodes(protocol, "OAUTHBEARER") | GUARDED | {"super.users": "User:admin"}
+    for listener in ("control", "data"):
+        login = f'{OAUTH} unsecuredLoginStringClaim_sub="admin";'
+        properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = login
+    with SyncCluster(2, properties=properties) as cluster:
+        cluster.create_topic("orders", partitions=2, replication_factor=2)
+        servers = cluster.bootstrap_servers()
+        allow_alice(token_of("admin"))
+        assert round_trip(token_of("alice"), "orders") == {b"0", b"1", b"2", b"3"}
+        (denied,) = refusals_of_one_record(token_of("bob"))
+        assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        nameless = {"sasl.oauthbearer.config": "principal=alice principalClaimName=name"}  # "sub" is looked for
+        (refused,) = refusals_of_one_record(token_of("alice") | nameless)
+        assert refused.code() == KafkaError._MSG_TIMED_OUT
 
 
 async def test_ours_and_theirs_replicate_each_other_with_sasl_ssl(tmp_path: Path) -> None:
