@@ -296,6 +296,30 @@ def test_recovery_makes_the_index_anew(only_last: bool, with_snapshots: bool) ->
     assert aborted(again) == EXPECTED
 
 
+@case("TIX-14")
+@pytest.mark.parametrize("begun_before", [False, True])
+def test_recovery_of_a_segment_with_transactions(begun_before: bool) -> None:  # rule T12.13
+    context = Context()
+    log = a_log(context)
+    before = produced(10, 0, 11, transactional=True, base_offset=75, leader_epoch=15)
+    log.append_as_follower(before if begun_before else batch(b"x", base_offset=75, leader_epoch=15))
+    log.roll(100)
+    for records in (
+        produced(5, 100, 2, transactional=True, base_offset=100, leader_epoch=15),
+        produced(10, 11 if begun_before else 100, 2, transactional=True, base_offset=102, leader_epoch=15),
+        batch(b"a", b"b", base_offset=104, leader_epoch=15),
+        marker(10, committed=False, base_offset=106, leader_epoch=15),
+        marker(5, committed=True, base_offset=107, leader_epoch=15),
+    ):
+        log.append_as_follower(records)
+    assert base_offsets(log)[-1] == 100
+    log.close()
+    context.disk.delete(f"{FOLDER}/{100:020d}.txnindex")
+    again = a_log(context, clean=False, recovery_point=100)
+    assert again.log_end_offset == again._producers.map_end_offset == 108
+    assert aborted(again) == [AbortedTransaction(10, 75 if begun_before else 102, 106, 100)]
+
+
 @case("TLG-24")
 def test_recovery_takes_over_an_older_coordinator_epoch() -> None:  # rules T12.3, T12.5
     context = Context()

@@ -168,3 +168,17 @@ async def test_producer_ids_are_unique(brokers: int, properties: dict[str, str])
     async with running(15, brokers, **properties) as world:
         ids = [one for broker in range(1, brokers + 1) for one in await take_ids(world, broker)]
         assert len(set(ids)) == len(ids) == 1001 * brokers
+
+
+@case("PII-2")
+async def test_producer_ids_are_unique_while_the_protocol_rises() -> None:  # rules B3.59, 1.43
+    """One broker gets its blocks from the controller, the others theirs from ZooKeeper; then all from the controller,
+    one after the other."""
+    newer = {"inter.broker.protocol.version": "3.0-IV0"}
+    async with running(16, nodes={1: newer}, inter_broker_protocol_version="2.8") as world:
+        ids = [one for broker in (1, 2, 3) for one in await take_ids(world, broker)]
+        for broker in (2, 3):
+            world.cluster.member(broker).properties.update(newer)
+            await world.cluster.restart(broker)
+            ids += await take_ids(world, broker)
+        assert len(set(ids)) == len(ids) == 5 * 1001

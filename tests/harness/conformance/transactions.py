@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,11 +40,13 @@ class World:
 
 
 @asynccontextmanager
-async def running(seed: int, brokers: int = 3, **properties: str) -> AsyncIterator[World]:
-    """Topics of four partitions, on all brokers."""
+async def running(
+    seed: int, brokers: int = 3, *, nodes: Mapping[int, Mapping[str, str]] | None = None, **properties: str
+) -> AsyncIterator[World]:
+    """Topics of four partitions, on all brokers. ``nodes``: settings of one."""
     world = memory(seed)
     more = {name.replace("_", "."): value for name, value in properties.items()}
-    async with Cluster(brokers, world=world, properties={**PROPERTIES, **more}) as cluster:
+    async with Cluster(brokers, world=world, properties={**PROPERTIES, **more}, nodes=nodes or {}) as cluster:
         for name in (ONE, TWO):
             await cluster.create_topic(name, partitions=4, replication_factor=brokers)
         yield World(cluster, world)
