@@ -5,6 +5,7 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     config                     the broker's configuration, under Kafka's names
       config_entries           values of settings and their sources, for DescribeConfigs
       config_operations        changes of settings, for AlterConfigs and IncrementalAlterConfigs
+      dynamic_config           the configuration of a running broker
       group_config             the settings of the group coordinator; transaction_config
     reactor/                   sockets, queues and tasks; independent of the APIs
     handlers/                  one module per API, and the table of handlers

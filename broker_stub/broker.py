@@ -138,7 +138,7 @@ class Broker:
         """
         self.config = config
         #: updated by the listener of configuration changes
-        self.dynamic_config = DynamicConfig(config, tls)
+        self.dynamic_config = DynamicConfig(config, secrets or random, tls)
         self._endpoints_changed = endpoints_changed
         self._log_manager = log_manager
         self.state = BrokerState.NOT_RUNNING
@@ -270,9 +270,9 @@ class Broker:
         assert self._nursery is not None, "only a running broker handles requests"
         self._nursery.start_soon(run)
 
-    def config_changed(self, dynamic: Mapping[str, str]) -> None:
+    def config_changed(self, stored: Mapping[str, str]) -> None:
         """The broker's dynamic settings are these from now on (B10; rules B1.10, B1.52, B1.57, B8.11, T14.5)."""
-        before = self.endpoints
+        before, dynamic = self.endpoints, self.dynamic_config.decoded(stored)
         try:
             logs = LogManagerConfig.of({**self.config.originals, **dynamic})
             self.dynamic_config.check(dynamic)

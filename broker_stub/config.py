@@ -21,6 +21,7 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.security.authorizer import AuthorizerConfig
 from kce.broker_stub.security.config import ListenerSecurity, listener_security
+from kce.broker_stub.security.password_encoder import PasswordEncoder
 from kce.broker_stub.security.tokens import TokenConfig
 from kce.broker_stub.transaction_config import TransactionConfig
 from kce.wire.configuration import ConfigError, Properties, list_of
@@ -88,6 +89,7 @@ class BrokerConfig:
     transactions: TransactionConfig
     authorizer: AuthorizerConfig | None  # None: everything is allowed
     tokens: TokenConfig | None  # None: there are no delegation tokens
+    password_encoder: PasswordEncoder | None  # None: passwords cannot change while the broker runs
     originals: Mapping[str, str]  # the properties as given
     dynamic: Mapping[str, str] = field(default_factory=dict)  # what AlterConfigs has set
 
@@ -185,6 +187,7 @@ class BrokerConfig:
             transactions=TransactionConfig.from_properties(read),
             authorizer=_authorizer(read, properties),
             tokens=TokenConfig.from_properties(read),
+            password_encoder=PasswordEncoder.of(read),
             originals=dict(properties),
         )
 

@@ -21,8 +21,6 @@ from kce.wire.configuration import (
 )
 
 _OF_LISTENER: Final = "listener.name."
-#: limits of a listener are positive, though the broker's may be 0 (rules B1.47, B1.50)
-_POSITIVE: Final = (".max.connections", ".max.connection.creation.rate")
 
 
 class OpType(enum.IntEnum):
@@ -60,9 +58,6 @@ def changed_broker_config(
     changes = list(changes)
     for change in changes:
         _check_dynamic(change.name, for_all_brokers=for_all_brokers)
-        known = broker_config(change.name)
-        if known is not None and known.type is ConfigType.PASSWORD and change.op != OpType.DELETE:
-            raise InvalidRequest(f"{change.name} must be stored encrypted, which needs password.encoder.secret")
     changed = _changed(config, changes, broker_config_def)
     for name in {change.name for change in changes} & changed.keys():
         known = broker_config_def(name)
@@ -71,25 +66,25 @@ def changed_broker_config(
                 known.parse(changed[name])
         except ConfigError as e:
             raise InvalidRequest(e.words) from None  # as Kafka does (KAFKA-13609)
-        if name.startswith(_OF_LISTENER) and name.endswith(_POSITIVE) and int(changed[name]) <= 0:
-            raise InvalidRequest(f"Invalid {name.split('.', 3)[-1]} {changed[name]}")
     return changed
 
 
 def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
     """Whether a setting may change while a broker runs (rule B7.29). Raises InvalidRequest."""
-    known, why = broker_config(name), None
-    is_of_listener = name.startswith(_OF_LISTENER)
+    known = broker_config(name)
     if known is None:
         return  # a plugin's setting
-    if not is_of_listener and (not known.described or known.dynamic is Dynamic.STATIC):
-        why = "Cannot update these configs dynamically"
-    elif name in TLS_STORES:
-        why = "These security configs can be dynamically updated only per-listener using the listener prefix"
-    elif for_all_brokers and known.dynamic is not Dynamic.CLUSTER:
-        why = "Cannot update these configs at default cluster level, broker id must be specified"
-    if why is not None:
-        raise InvalidRequest(f"{why}: Set({name})")
+    if not name.startswith(_OF_LISTENER) and (not known.described or known.dynamic is Dynamic.STATIC):
+        raise InvalidRequest(f"Cannot update these configs dynamically: Set({name})")
+    if name in TLS_STORES:
+        raise InvalidRequest(
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"HashSet({name})"
+        )
+    if for_all_brokers and known.dynamic is not Dynamic.CLUSTER:
+        raise InvalidRequest(
+            f"Cannot update these configs at default cluster level, broker id must be specified: Set({name})"
+        )
 
 
 def _changed(

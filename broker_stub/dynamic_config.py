@@ -6,26 +6,62 @@ threads by more than half or double, the protocol of a listener that there is, i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from random import Random
 from typing import Final
 
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.ports import NoTls, TlsPort
-from kce.wire.configuration import TLS_STORES, ConfigError, Properties
+from kce.broker_stub.security.password_encoder import PasswordEncoder
+from kce.extras import MissingExtra
+from kce.wire.configuration import TLS_STORES, ConfigError, ConfigType, Properties, broker_config
+
+log = logging.getLogger(__name__)
 
 #: of the whole broker
 _POOLS: Final = ("background.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers")
 #: what a listener may change while it is there
-_OF_LISTENER: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"}) | TLS_STORES
+_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
+_OF_LISTENER: Final = frozenset({*_LIMITS, "num.network.threads"}) | TLS_STORES
 
 
 class DynamicConfig:
     """``current`` is in effect. ``is_started``: a change is no part of the broker's start any more."""
 
-    def __init__(self, config: BrokerConfig, tls: TlsPort | None = None) -> None:
+    def __init__(self, config: BrokerConfig, random: Random, tls: TlsPort | None = None) -> None:
+        """``random`` encodes passwords."""
         self.current = config
+        self._random = random
         self.is_started = False
         self._tls = tls or NoTls()
+
+    def decoded(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """Settings with their passwords, as they are stored encoded, but for those that cannot be decoded."""
+        plain = {}
+        for name, value in stored.items():
+            try:
+                plain[name] = self._encoder().decode(value) if is_password(name) else value
+            except (ValueError, MissingExtra) as e:  # ConfigError is one
+                log.error("the dynamic setting %s is ignored: %s", name, e)
+        return plain
+
+    def encoded(self, plain: Mapping[str, str]) -> dict[str, str]:
+        """Settings as they are stored. Raises ConfigError if a password cannot be."""
+        try:
+            return {
+                name: self._encoder().encode(value, self._random) if is_password(name) else value
+                for name, value in plain.items()
+            }
+        except MissingExtra as e:
+            raise ConfigError(str(e)) from None
+
+    def _encoder(self) -> PasswordEncoder:
+        """Raises ConfigError."""
+        encoder = self.current.password_encoder
+        if encoder is None:
+            raise ConfigError("Password encoder secret not configured")
+        return encoder
 
     def check(self, dynamic: Mapping[str, str]) -> BrokerConfig:
         """The configuration with other dynamic settings. Raises ConfigError for those that cannot be."""
@@ -49,6 +85,11 @@ class DynamicConfig:
         self._tls.reload()
 
 
+def is_password(name: str) -> bool:
+    known = broker_config(name)
+    return known is not None and known.type is ConfigType.PASSWORD
+
+
 def check_reconfiguration(now: BrokerConfig, then: BrokerConfig) -> None:
     """Raises ConfigError."""
     read_now, read_then = Properties(now.properties), Properties(then.properties)
@@ -59,6 +100,10 @@ def check_reconfiguration(now: BrokerConfig, then: BrokerConfig) -> None:
     for listener, protocol, *_ in now.listeners:
         if listener not in protocols:
             continue
+        for name in _LIMITS:  # rules B1.47, B1.50
+            limit = read_then.listener_integer(listener, name)
+            if limit <= 0 and limit != read_now.listener_integer(listener, name):
+                raise ConfigError(f"Invalid {name} {limit}")
         if listener != now.control_plane_listener_name:
             threads = now.num_network_threads[listener], then.num_network_threads[listener]
             _check_threads("num.network.threads", *threads)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from kce.broker_stub import broker_loggers
 from kce.broker_stub.config_entries import BrokerSettings
 from kce.broker_stub.config_operations import Change, OpType, changed_broker_config, changed_topic_config
+from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC, broker_settings, denied_config
@@ -111,28 +112,33 @@ async def _alter(
     if kind == "topics":
         changed = changed_topic_config(now, changes)
     else:
-        changed = changed_broker_config(now, changes, for_all_brokers=entity == DEFAULT_ENTITY)
-        _check_all(entity, changed, await broker_settings(services), services)
-        if entity != DEFAULT_ENTITY and not validate_only:
-            _reload_stores(services)
+        plain = services.dynamic_config.decoded(now)
+        changed = changed_broker_config(plain, changes, for_all_brokers=entity == DEFAULT_ENTITY)
+        _check_all(entity, changed, await broker_settings(services), services.dynamic_config)
+        if not validate_only:
+            changed = _stored(entity, changed, services.dynamic_config)
     if not validate_only:
         await services.admin.change_config(kind, entity, changed)
 
 
-def _check_all(entity: str, changed: Mapping[str, str], broker: BrokerSettings, services: Services) -> None:
+def _check_all(entity: str, changed: Mapping[str, str], broker: BrokerSettings, dynamic: DynamicConfig) -> None:
     """Whether the broker can have these settings with its others. Raises InvalidRequest."""
-    is_default = entity == DEFAULT_ENTITY
-    defaults, own = (changed, broker.dynamic) if is_default else (broker.dynamic_default, changed)
+    if entity == DEFAULT_ENTITY:
+        wanted = {**changed, **dynamic.decoded(broker.dynamic)}
+    else:
+        wanted = {**dynamic.decoded(broker.dynamic_default), **changed}
     try:
-        services.dynamic_config.check({**defaults, **own})
+        dynamic.check(wanted)
     except ConfigError as e:
         raise InvalidRequest(e.words) from None
 
 
-def _reload_stores(services: Services) -> None:
-    """Like Kafka's, a change of anything of a broker reads its stores again. Raises InvalidConfig."""
+def _stored(entity: str, changed: Mapping[str, str], dynamic: DynamicConfig) -> dict[str, str]:
+    """What is stored; a change of anything of a broker reads its stores again (rule B9.38). Raises InvalidConfig."""
     try:
-        services.dynamic_config.reload_stores()
+        if entity != DEFAULT_ENTITY:
+            dynamic.reload_stores()
+        return dynamic.encoded(changed)
     except ConfigError as e:
         raise InvalidConfig(e.words) from None
 
@@ -163,7 +169,7 @@ def _check_broker(resource: Resource, services: Services) -> None:
 
 def _with_resource(resource: Resource, text: str) -> str:
     """Kafka names the resource in what it says about a value."""
-    if not text.startswith(("Invalid value", "Validation")):
+    if not text.startswith(("Invalid value", "Validation", "Password")):
         return text
     named = f"ConfigResource(type={_NAMES[resource.type]}, name='{resource.name}')"
     return f"Invalid config value for resource {named}: {text}"

@@ -1,7 +1,7 @@
 """The TLS of a node's listeners while it runs: their stores may be replaced, for connections from then on.
 
-A store is replaced only if who knows the old one may trust the new one (Kafka's SslFactory): the key store keeps its
-subject and its names, and on the inter-broker listener each of the two understands the other.
+A store is replaced only if who knows the old one may trust the new one (rule B9.38): the key store keeps its subject
+and its names, and on the inter-broker listener each of the two understands the other.
 """
 
 from __future__ import annotations

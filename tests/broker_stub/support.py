@@ -251,7 +251,7 @@ class Node:
         **properties: str,
     ) -> None:
         self.config = config(broker_id, **properties)
-        self.dynamic_config = DynamicConfig(self.config)
+        self.dynamic_config = DynamicConfig(self.config, Random(4))
         self.dynamic_config.is_started = True
         #: of the connections of requests from now on
         self.principal = ANONYMOUS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 import pytest
 
@@ -34,7 +35,7 @@ POOLS = (
 
 
 def started(**more: str) -> DynamicConfig:
-    made = DynamicConfig(BrokerConfig.from_properties(FILE | more))
+    made = DynamicConfig(BrokerConfig.from_properties(FILE | more), Random(1))
     made.is_started = True
     return made
 
@@ -72,6 +73,16 @@ def test_threads_of_the_cleaner(threads: int, is_accepted: bool) -> None:
     assert refusal(dynamic, change) == INVALID.format(f"Log cleaner threads cannot be {limit} the current value 6")
 
 
+@pytest.mark.kafka("CQ-15")
+@pytest.mark.parametrize("prefix", ["", "listener.name.external."])
+@pytest.mark.parametrize("name", ["max.connection.creation.rate", "max.connections"])
+def test_limits_of_a_listener_are_positive(name: str, prefix: str) -> None:  # rules B1.47, B1.50
+    dynamic = started()
+    assert refusal(dynamic, {prefix + name: "0"}) == INVALID.format(f"Invalid {name} 0")
+    dynamic.change({prefix + name: "1"})
+    dynamic.change({f"listener.name.new.{name}": "0"})  # of no listener
+
+
 def test_threads_change_from_those_that_there_are_now() -> None:
     dynamic = started()
     dynamic.change({"num.replica.fetchers": "12"})
@@ -84,7 +95,7 @@ def test_threads_change_from_those_that_there_are_now() -> None:
 
 
 def test_before_the_broker_has_started_nothing_is_a_change() -> None:
-    dynamic = DynamicConfig(BrokerConfig.from_properties(FILE))
+    dynamic = DynamicConfig(BrokerConfig.from_properties(FILE), Random(1))
     dynamic.change({"num.io.threads": "60", "listener.name.data.ssl.client.auth": "required"})
     assert dynamic.current.num_io_threads == 60
 
@@ -163,7 +174,7 @@ class Stores:
 
 def test_stores_are_checked_then_used() -> None:
     stores = Stores()
-    dynamic = DynamicConfig(BrokerConfig.from_properties(FILE), stores)
+    dynamic = DynamicConfig(BrokerConfig.from_properties(FILE), Random(1), stores)
     dynamic.is_started = True
     dynamic.check({"num.io.threads": "7"})
     dynamic.change({"num.io.threads": "7"})
@@ -172,3 +183,24 @@ def test_stores_are_checked_then_used() -> None:
     assert stores.asked == [f"check {listeners}", f"check {listeners}", f"use {listeners}", "reload"]
     stores.refuses = True
     assert refusal(dynamic, {}) == INVALID.format("unusable")
+
+
+PASSWORD = "listener.name.new.ssl.keystore.password"
+
+
+def test_passwords_are_stored_encoded() -> None:
+    dynamic, plain = started(**{"password.encoder.secret": "s"}), {PASSWORD: "p,:=", "num.io.threads": "7"}
+    stored = dynamic.encoded(plain)
+    assert stored["num.io.threads"] == "7"
+    assert "p,:=" not in stored[PASSWORD]
+    assert stored != dynamic.encoded(plain)  # each time with another salt
+    assert dynamic.decoded(stored) == plain
+
+
+def test_passwords_that_cannot_be_decoded_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    stored = started(**{"password.encoder.secret": "s"}).encoded({PASSWORD: "p", "num.io.threads": "7"})
+    for other in (started(), started(**{"password.encoder.secret": "t"})):
+        assert other.decoded(stored) == {"num.io.threads": "7"}
+    assert caplog.text.count(f"the dynamic setting {PASSWORD} is ignored") == 2
+    with pytest.raises(ConfigError, match="Password encoder secret not configured"):
+        started().encoded({PASSWORD: "p"})

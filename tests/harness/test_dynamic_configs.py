@@ -6,17 +6,24 @@ Covers: broker_stub/topic_configs.py.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from kce import wire
+from kce.broker_stub.security.config import login_module
+from kce.broker_stub.security.sasl_client import SaslClient
 from kce.harness import Cluster
+from kce.harness.connections import NodeLinks
+from kce.harness.links import Links
 from kce.harness.node import Node
 from kce.harness.world import memory
 from kce.wire import ErrorCode
+from kce.wire.transport import AuthenticationRefused
 from kce.wire.vocabulary import Endpoint, TopicPartition
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from tests.certificates import plain_users
 from tests.clusters import node
 
 BROKER = 4
@@ -309,4 +316,56 @@ async def test_partitions_are_dealt_out_to_more_fetchers(cluster: Cluster) -> No
         "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation failed "
         "for num.replica.fetchers=3, value should not be greater than double the current value 1 "
         "for configuration Invalid dynamic configuration",
+    )
+
+
+async def test_a_listener_with_logins_is_added(cluster: Cluster) -> None:  # B10, rule B9.15
+    """Passwords are stored encoded, and a node that starts decodes them."""
+    for member in cluster.members:
+        member.properties["password.encoder.secret"] = "encoder's"
+        await cluster.restart(member.id)
+    running, jaas = node(cluster, 1), "listener.name.extra.plain.sasl.jaas.config"
+    changes = listeners(running, "EXTRA")
+    changes["listener.security.protocol.map"] = "CONTROL:PLAINTEXT,DATA:PLAINTEXT,EXTRA:SASL_PLAINTEXT"
+    del changes["listener_security_protocol_map"]
+    changes |= {"listener.name.extra.sasl.enabled.mechanisms": "PLAIN", jaas: plain_users(admin="a", alice="secret")}
+    assert await alter(cluster, "1", **changes) == (ErrorCode.NONE, None)
+    await wait_for_registered(cluster, {"CONTROL", "DATA", "EXTRA"})
+    stored = await KafkaZkClient(cluster.store, now_ms=lambda: 0).get_config("brokers", "1")
+    assert "PlainLoginModule" not in stored[jaas]
+
+    async def logs_in(password: str) -> None:
+        at = node(cluster, 1)
+        login = (
+            f'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{password}";'
+        )
+        client = SaslClient(
+            mechanism="PLAIN", module=login_module("PLAIN", login), client_id="c", random=Random(1), now_ms=lambda: 0
+        )
+        host, _, port = at.addresses()["EXTRA"].rpartition(":")
+        links = NodeLinks(at.world, Links(), -1, sasl={"EXTRA": client})
+        await (await links.dial(host, int(port), to=-1, listener="EXTRA")).aclose()
+
+    await logs_in("secret")
+    with pytest.raises(AuthenticationRefused):
+        await logs_in("wrong")
+    assert await alter(cluster, "1", num_io_threads="9") == (ErrorCode.NONE, None)  # with what is stored already
+    await cluster.restart(1)
+    await wait_for_registered(cluster, {"CONTROL", "DATA", "EXTRA"})
+    await logs_in("secret")
+    refused = await alter(cluster, "1", **{jaas: plain_users(alice="another")})
+    assert refused == (
+        ErrorCode.INVALID_REQUEST,
+        "Invalid value org.apache.kafka.common.config.ConfigException: Configs cannot be updated dynamically for "
+        "existing listener ListenerName(EXTRA), restart broker or create a new listener for update "
+        "for configuration Invalid dynamic configuration",
+    )
+
+
+async def test_without_a_secret_passwords_are_refused(cluster: Cluster) -> None:
+    password = {"listener.name.data.ssl.keystore.password": "p"}
+    assert await alter(cluster, "1", **password) == (
+        ErrorCode.INVALID_CONFIG,
+        "Invalid config value for resource ConfigResource(type=BROKER, name='1'): "
+        "Password encoder secret not configured",
     )

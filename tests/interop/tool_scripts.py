@@ -149,6 +149,21 @@ def configs(folder: Path) -> Iterator[Run]:
     yield run(CONFIGS, "--alter", *logger, "--delete-config", "root")
     yield run(CONFIGS, "--alter", *broker, "--add-config", "num.io.threads=100")
     yield run(CONFIGS, "--alter", *broker, "--add-config", "num.io.threads=many")
+    for refused in (
+        "num.network.threads=7", "listener.name.data.num.network.threads=7", "num.replica.fetchers=3",
+        "num.recovery.threads.per.data.dir=3", "background.threads=4", "log.cleaner.threads=3",
+        "ssl.keystore.location=/nowhere",
+        "listener.name.data.ssl.keystore.password=secret", "listener.name.data.max.connections=0",
+    ):  # fmt: skip
+        yield run(CONFIGS, "--alter", *broker, "--add-config", refused)
+    for_all = "--entity-type", "brokers", "--entity-default"
+    for of_one in ("listeners=DATA://:1", "listener.name.data.ssl.keystore.location=/nowhere"):
+        yield run(CONFIGS, "--alter", *for_all, "--add-config", of_one)
+    threads = "num.network.threads=4,num.replica.fetchers=2,background.threads=11,log.cleaner.threads=2"
+    yield run(CONFIGS, "--alter", *broker, "--add-config", threads)
+    yield run(CONFIGS, "--describe", *broker)
+    names = ",".join(setting.partition("=")[0] for setting in threads.split(","))
+    yield run(CONFIGS, "--alter", *broker, "--delete-config", names)
 
 
 def acls(folder: Path) -> Iterator[Run]:

@@ -159,6 +159,11 @@ offsets.topic.compression.codec int 0 any static hidden broker
 offsets.topic.num.partitions int 50 1.. static described broker
 offsets.topic.replication.factor short 3 1.. static described broker
 offsets.topic.segment.bytes int 104857600 1.. static hidden broker
+password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding AES/CBC/PKCS5Padding static hidden broker
+password.encoder.iterations int 4096 1024.. static hidden broker
+password.encoder.key.length int 128 128|192|256 static hidden broker
+password.encoder.keyfactory.algorithm string - PBKDF2WithHmacSHA1|PBKDF2WithHmacSHA256|PBKDF2WithHmacSHA512 static hidden broker
+password.encoder.secret password - any static hidden broker
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
 queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
@@ -316,12 +321,7 @@ metrics.sample.window.ms long 30000 1.. static hidden
 node.id int -1 any static hidden broker
 num.recovery.threads.per.data.dir int 1 1.. cluster described
 num.replica.alter.log.dirs.threads int - any static hidden
-password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding any static hidden
-password.encoder.iterations int 4096 1024.. static hidden
-password.encoder.key.length int 128 8.. static hidden
-password.encoder.keyfactory.algorithm string - any static hidden
 password.encoder.old.secret password - any static hidden
-password.encoder.secret password - any static hidden
 producer.purgatory.purge.interval.requests int 1000 any static described
 remote.fetch.max.wait.ms int 500 1.. cluster described
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster described

@@ -1,4 +1,4 @@
-"""Key and trust stores of listeners that are replaced while a node runs (B10, rule B9.3)."""
+"""Key and trust stores of listeners that are replaced while a node runs (B10, rule B9.38)."""
 
 from __future__ import annotations
 
