@@ -222,7 +222,12 @@ class Connection:
         self._phase = Phase.IN_PROGRESS
 
     async def _handle(self, request: Request) -> None:
-        """Wait for a handler, and in it."""
+        """Wait for a handler, and in it. Another connection may have blocked the processor since the frame came."""
+        try:
+            await self._owner.unblocked()
+        except BaseException:
+            request.release()
+            raise
         self._in_handler = True
         await self._owner.channel.handle(request, self._owner)
         self._in_handler = False

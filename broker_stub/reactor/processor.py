@@ -123,6 +123,7 @@ class Processor:
         response.request.record(self.metrics, dequeued_at=now, sent_at=now)
 
     def block(self) -> None:
+        assert self._unblocked.is_set(), "a blocked processor handles no other request"
         self._unblocked = trio.Event()
 
     def unblock(self) -> None:

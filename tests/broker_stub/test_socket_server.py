@@ -19,6 +19,7 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
+from kce.broker_stub.reactor.connection import Phase
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from tests.broker_stub.support import (
     ONE_LISTENER,
@@ -170,6 +171,29 @@ async def test_a_full_queue_delays_clients_and_loses_nothing() -> None:  # rule 
             for _ in range(3):
                 await client.receive()
             await client.stream.aclose()
+
+
+async def test_a_processor_is_blocked_by_one_connection_at_a_time() -> None:  # rule B1.22
+    """All of them have waited for their turn while it was not blocked yet."""
+    slow, turn = SlowMetadata(), trio.Event()
+    configuration = config(queued_max_requests="1", num_io_threads="1", num_network_threads="1")
+    async with running_server(ScriptedApis(slow), configuration) as server:
+        turns = server.planes[1].turns
+        turns.spend(1)
+        turns.wait = turn.wait  # type: ignore[method-assign]
+        clients = [Client(await trio.open_tcp_stream(*listener(server)[2:])) for _ in range(6)]
+        for client in clients:
+            await client.send(SLOW, SLOW)
+        (processor,) = processors_of(server)
+        await until(lambda: [c._phase for c in processor.connections.values()] == [Phase.IN_PROGRESS] * 6)
+        turn.set()
+        await until(lambda: not processor._unblocked.is_set())
+        slow.released.set()
+        with trio.fail_after(5):
+            for client in clients:
+                await client.receive()
+                await client.receive()
+                await client.stream.aclose()
 
 
 # -- accepting --------------------------------------------------------------------------------------------------------
