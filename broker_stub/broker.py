@@ -275,9 +275,8 @@ class Broker:
         before, dynamic = self.endpoints, self.dynamic_config.decoded(stored)
         try:
             logs = LogManagerConfig.of({**self.config.originals, **dynamic})
-            self.dynamic_config.check(dynamic)
-            self.replication.quotas.broker_config_changed(dynamic)
             self.dynamic_config.change(dynamic)
+            self.replication.quotas.broker_config_changed(dynamic)
         except ConfigError as e:
             log.error("the dynamic configuration is not used: %s", e)
             return

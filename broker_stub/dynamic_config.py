@@ -37,10 +37,13 @@ class DynamicConfig:
         self._tls = tls or NoTls()
 
     def decoded(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Settings with their passwords, as they are stored encoded, but for those that cannot be decoded."""
+        """Settings as they are stored, with their passwords decoded, but for those whose value cannot be."""
         plain = {}
         for name, value in stored.items():
+            known = broker_config(name)
             try:
+                if known is not None:
+                    known.parse(value)
                 plain[name] = self._encoder().decode(value) if is_password(name) else value
             except (ValueError, MissingExtra) as e:  # ConfigError is one
                 log.error("the dynamic setting %s is ignored: %s", name, e)
@@ -63,22 +66,27 @@ class DynamicConfig:
             raise ConfigError("Password encoder secret not configured")
         return encoder
 
-    def check(self, dynamic: Mapping[str, str]) -> BrokerConfig:
-        """The configuration with other dynamic settings. Raises ConfigError for those that cannot be."""
+    def check(self, dynamic: Mapping[str, str]) -> None:
+        """Raises ConfigError for dynamic settings that AlterConfigs is to refuse."""
         then = self.current.changed(dynamic)
         if self.is_started:
             try:
-                check_reconfiguration(self.current, then)
+                check_numbers(self.current, then)
+                check_listeners(self.current, then)
                 self._tls.check(then.security)
             except ConfigError as e:
                 raise _invalid(e) from None
-        return then
 
     def change(self, dynamic: Mapping[str, str]) -> None:
-        """These are the dynamic settings from now on. Raises ConfigError, and then nothing has changed."""
-        now = self.check(dynamic)
-        self._tls.use(now.security)
-        self.current = now
+        """These are the dynamic settings from now on. Raises ConfigError, and then nothing has changed.
+
+        They are stored already: numbers of threads are not held to half or double of those that there are.
+        """
+        then = self.current.changed(dynamic)
+        if self.is_started:
+            check_listeners(self.current, then)
+        self._tls.use(then.security)
+        self.current = then
 
     def reload_stores(self) -> None:
         """Read the files of TLS again, which may be others. Raises ConfigError, and then the old certificates stay."""
@@ -90,16 +98,13 @@ def is_password(name: str) -> bool:
     return known is not None and known.type is ConfigType.PASSWORD
 
 
-def check_reconfiguration(now: BrokerConfig, then: BrokerConfig) -> None:
-    """Raises ConfigError."""
+def check_numbers(now: BrokerConfig, then: BrokerConfig) -> None:
+    """Of threads and connections. Raises ConfigError."""
     read_now, read_then = Properties(now.properties), Properties(then.properties)
     for name in _POOLS:
         _check_threads(name, read_now.integer(name), read_then.integer(name))
     _check_cleaner_threads(read_now.integer("log.cleaner.threads"), read_then.integer("log.cleaner.threads"))
-    protocols = {endpoint.listener: endpoint.security_protocol for endpoint in then.listeners}
-    for listener, protocol, *_ in now.listeners:
-        if listener not in protocols:
-            continue
+    for listener in now.num_network_threads.keys() & then.num_network_threads.keys():
         for name in _LIMITS:  # rules B1.47, B1.50
             limit = read_then.listener_integer(listener, name)
             if limit <= 0 and limit != read_now.listener_integer(listener, name):
@@ -107,6 +112,14 @@ def check_reconfiguration(now: BrokerConfig, then: BrokerConfig) -> None:
         if listener != now.control_plane_listener_name:
             threads = now.num_network_threads[listener], then.num_network_threads[listener]
             _check_threads("num.network.threads", *threads)
+
+
+def check_listeners(now: BrokerConfig, then: BrokerConfig) -> None:
+    """Of those that stay, neither protocol nor settings change (rule B1.57). Raises ConfigError."""
+    protocols = {endpoint.listener: endpoint.security_protocol for endpoint in then.listeners}
+    for listener, protocol, *_ in now.listeners:
+        if listener not in protocols:
+            continue
         if _fixed(now, listener) != _fixed(then, listener):
             raise ConfigError(
                 f"Configs cannot be updated dynamically for existing listener ListenerName({listener}), restart broker "

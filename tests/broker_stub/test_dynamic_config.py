@@ -41,10 +41,8 @@ def started(**more: str) -> DynamicConfig:
 
 
 def refusal(dynamic: DynamicConfig, settings: Mapping[str, str]) -> str:
-    before = dynamic.current
     with pytest.raises(ConfigError) as refused:
-        dynamic.change(settings)
-    assert dynamic.current is before
+        dynamic.check(settings)
     return refused.value.words
 
 
@@ -53,8 +51,7 @@ def refusal(dynamic: DynamicConfig, settings: Mapping[str, str]) -> str:
 def test_threads_change_by_half_or_double_at_most(name: str, threads: int, is_accepted: bool) -> None:  # rule B1.10
     dynamic = started()
     if is_accepted:
-        dynamic.change({name: str(threads)})
-        assert dynamic.current.dynamic == {name: str(threads)}
+        dynamic.check({name: str(threads)})
         return
     limit = "should not be greater than double" if threads > 6 else "should be at least half"
     assert refusal(dynamic, {name: str(threads)}) == INVALID.format(
@@ -67,7 +64,7 @@ def test_threads_change_by_half_or_double_at_most(name: str, threads: int, is_ac
 def test_threads_of_the_cleaner(threads: int, is_accepted: bool) -> None:
     dynamic, change = started(), {"log.cleaner.threads": str(threads)}
     if is_accepted:
-        dynamic.change(change)
+        dynamic.check(change)
         return
     limit = "increased to more than double" if threads > 6 else "reduced to less than half"
     assert refusal(dynamic, change) == INVALID.format(f"Log cleaner threads cannot be {limit} the current value 6")
@@ -79,8 +76,8 @@ def test_threads_of_the_cleaner(threads: int, is_accepted: bool) -> None:
 def test_limits_of_a_listener_are_positive(name: str, prefix: str) -> None:  # rules B1.47, B1.50
     dynamic = started()
     assert refusal(dynamic, {prefix + name: "0"}) == INVALID.format(f"Invalid {name} 0")
-    dynamic.change({prefix + name: "1"})
-    dynamic.change({f"listener.name.new.{name}": "0"})  # of no listener
+    dynamic.check({prefix + name: "1"})
+    dynamic.check({f"listener.name.new.{name}": "0"})  # of no listener
 
 
 def test_threads_change_from_those_that_there_are_now() -> None:
@@ -89,6 +86,8 @@ def test_threads_change_from_those_that_there_are_now() -> None:
     dynamic.change({"num.replica.fetchers": "24"})
     assert "at least half the current value 24" in refusal(dynamic, {})  # to the file's 6 in one go
     assert dynamic.current.num_replica_fetchers == 24
+    dynamic.change({})  # as somebody has written into ZooKeeper
+    assert dynamic.current.num_replica_fetchers == 6
     assert refusal(started(), {"num.replica.fetchers": "0"}).endswith(
         "num.replica.fetchers=0, value should be at least 1 for configuration Invalid dynamic configuration"
     )
@@ -96,6 +95,7 @@ def test_threads_change_from_those_that_there_are_now() -> None:
 
 def test_before_the_broker_has_started_nothing_is_a_change() -> None:
     dynamic = DynamicConfig(BrokerConfig.from_properties(FILE), Random(1))
+    dynamic.check({"num.io.threads": "60"})
     dynamic.change({"num.io.threads": "60", "listener.name.data.ssl.client.auth": "required"})
     assert dynamic.current.num_io_threads == 60
 
@@ -136,7 +136,12 @@ def test_listeners_come_and_go() -> None:  # rule B1.57
     ],
 )  # fmt: skip
 def test_listeners_that_cannot_be(change: dict[str, str], words: str) -> None:
-    assert words in refusal(started(), change)
+    dynamic = started()
+    before = dynamic.current
+    assert words in refusal(dynamic, change)
+    with pytest.raises(ConfigError):
+        dynamic.change(change)
+    assert dynamic.current is before
 
 
 def test_a_listener_keeps_its_protocol() -> None:
@@ -179,10 +184,13 @@ def test_stores_are_checked_then_used() -> None:
     dynamic.check({"num.io.threads": "7"})
     dynamic.change({"num.io.threads": "7"})
     dynamic.reload_stores()
-    listeners = "CONTROL DATA EXTERNAL"
-    assert stores.asked == [f"check {listeners}", f"check {listeners}", f"use {listeners}", "reload"]
+    listeners, before = "CONTROL DATA EXTERNAL", dynamic.current
+    assert stores.asked == [f"check {listeners}", f"use {listeners}", "reload"]
     stores.refuses = True
     assert refusal(dynamic, {}) == INVALID.format("unusable")
+    with pytest.raises(ConfigError, match="unusable"):
+        dynamic.change({})
+    assert dynamic.current is before
 
 
 PASSWORD = "listener.name.new.ssl.keystore.password"
@@ -195,6 +203,13 @@ def test_passwords_are_stored_encoded() -> None:
     assert "p,:=" not in stored[PASSWORD]
     assert stored != dynamic.encoded(plain)  # each time with another salt
     assert dynamic.decoded(stored) == plain
+
+
+def test_values_that_cannot_be_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody has written them into ZooKeeper."""
+    stored = {"num.io.threads": "many", "listener.name.new.max.connections": "-1", "my.plugin": "x", "log.roll.ms": "9"}
+    assert started().decoded(stored) == {"my.plugin": "x", "log.roll.ms": "9"}
+    assert "num.io.threads=many" in caplog.text
 
 
 def test_passwords_that_cannot_be_decoded_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

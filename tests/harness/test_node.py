@@ -69,7 +69,7 @@ def test_the_table_of_settings_names_all_readers() -> None:
     rates = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE, ALTER_LOG_DIRS_RATE), "1")  # not asked for where there is none
     given = GIVEN | rates | {
         "zookeeper.ssl.client.enable": "true", "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-        "delegation.token.master.key": "secret",
+        "delegation.token.master.key": "secret", "password.encoder.secret": "secret",
     }  # fmt: skip
 
     secured = {  # the settings of TLS and SASL are read for listeners that have them
