@@ -31,6 +31,7 @@ class PasswordEncoder:
 
     secret: str
     key_factory: str
+    cipher: str
     key_bits: int
     iterations: int
 
@@ -43,6 +44,7 @@ class PasswordEncoder:
         return cls(
             secret=secret,
             key_factory=read.text("password.encoder.keyfactory.algorithm") or "PBKDF2WithHmacSHA512",
+            cipher=read.required("password.encoder.cipher.algorithm"),
             key_bits=read.integer("password.encoder.key.length"),
             iterations=read.integer("password.encoder.iterations"),
         )
@@ -52,7 +54,7 @@ class PasswordEncoder:
         key = _key(self.secret, self.key_factory, salt, self.iterations, self.key_bits)
         entries = {
             "keyFactoryAlgorithm": self.key_factory,
-            "cipherAlgorithm": _CIPHER,
+            "cipherAlgorithm": self.cipher,
             "keyLength": self.key_bits,
             "salt": _text(salt),
             "iterations": self.iterations,

@@ -16,7 +16,8 @@ NARROWER = {
     # classes, stores and mechanisms that there are not
     "authorizer.class.name", "replica.selector.class", "ssl.enabled.protocols", "ssl.protocol",
     "zookeeper.clientCnxnSocket", "sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol",
-    "inter.broker.protocol.version",
+    "inter.broker.protocol.version", "password.encoder.cipher.algorithm", "password.encoder.key.length",
+    "password.encoder.keyfactory.algorithm",
     # what lets Kafka fail later: no time at all, no replica, no port, no key
     "controlled.shutdown.retry.backoff.ms", "controller.socket.timeout.ms", "default.replication.factor",
     "log.cleaner.min.cleanable.ratio", "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "log.retention.ms",
