@@ -85,10 +85,10 @@ class Member:
         self.owned = []
 
     def kill(self) -> None:
+        self._process.kill()
+        self._reader.join()  # before its pipe is closed: a reader of a closed one raises
         with self._process:
-            self._process.kill()
-        self._reader.join()
-        self.owned = []
+            self.owned = []
 
     def said(self) -> str:
         return self._errors.read_text(errors="replace")[-2000:]

@@ -100,9 +100,10 @@ class Program:
         self._process.wait(LIMIT_S)
 
     def kill(self) -> None:
+        self._process.kill()
+        self._reader.join()  # before its pipe is closed: a reader of a closed one raises
         with self._process:
-            self._process.kill()
-        self._reader.join()
+            pass
 
 
 def word_count(bootstrap: str, folder: Path, name: str) -> Program:

@@ -1,6 +1,8 @@
 """ZooKeeper's twin in process: whole stats, the order of watches and session states, timeouts.
 
 What it shares with the real one is in test_stores.py.
+
+Covers: zookeeper/store/data_tree.py.
 """
 
 from __future__ import annotations
