@@ -166,8 +166,12 @@ class RealDisk(Disk):
         """None if there are too many already. Raises OSError."""
         if len(self._slices) >= self._max_slices:
             return None
+        descriptor = self.descriptor(path)
+        try:
+            made = RealSlice(descriptor, position, size)
+        except OSError:  # the process has no more descriptors
+            return None
         self.machine.use_disk()
-        made = RealSlice(self.descriptor(path), position, size)
         self._slices.add(made)
         return made
 

@@ -6,6 +6,7 @@ Covers: wire/payload.py.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -86,6 +87,8 @@ class Host:
 
     async def begin_fetch(self) -> bytes:
         """What of a response has arrived while the rest has no room."""
+        assert isinstance(self.client.stream, trio.SocketStream)
+        self.client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # which grows no more
         await self.client.send(whole(), version=12)
         begin = await self.client.stream.receive_some(1000)
         await trio.testing.wait_all_tasks_blocked(0.01)

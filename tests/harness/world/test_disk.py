@@ -5,6 +5,7 @@ Covers: broker_stub/disk.py, harness/world/memory_disk.py, harness/world/real_di
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -150,6 +151,12 @@ def test_slices_take_only_so_many_descriptors_and_give_them_back(
     assert sliced.slice(3).read() == sliced.data[3 : 3 + MIN_SLICE_BYTES]
     kept.clear()
     assert sliced.descriptors == 1
+
+    def dup(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "no more descriptors")
+
+    monkeypatch.setattr(os, "dup", dup)
+    assert sliced.file.slice(4, MIN_SLICE_BYTES) == sliced.data[4 : 4 + MIN_SLICE_BYTES]
 
 
 def test_folders(disk: Disk, tmp_path: Path) -> None:
