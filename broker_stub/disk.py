@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeAlias
 
+from kce.wire.payload import Stored
+
 #: bytes to write or that were read; immutable by convention
 Buffer: TypeAlias = bytes | memoryview
+#: bytes that are only sent on: they may stay on the disk
+Slice: TypeAlias = Buffer | Stored
 
 
 class File(Protocol):
@@ -26,6 +30,9 @@ class File(Protocol):
 
     def read(self, position: int, size: int) -> Buffer:
         """At most ``size`` bytes; fewer only at the end of the file."""
+
+    def slice(self, position: int, size: int) -> Slice:
+        """``read``, or what reads the same bytes later, whatever becomes of the file: unless some are cut off."""
 
     def truncate(self, size: int) -> None:
         """Cut off what is beyond ``size``."""
@@ -91,6 +98,11 @@ class Disk(Protocol):
         ...
 
     def unlock(self, path: str) -> None: ...
+
+
+def content(data: Slice) -> Buffer:
+    """The bytes of a slice. Raises OSError."""
+    return data.read() if isinstance(data, Stored) else data
 
 
 def replace(disk: Disk, path: str, content: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from kce.broker_stub.errors import ApiException
-from kce.broker_stub.log import Appended, Isolation, Origin
+from kce.broker_stub.log import Appended, Origin
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions, Produced
 from kce.wire import ErrorCode
@@ -83,8 +83,7 @@ class InternalTopicLog:
         hosted = self._data_plane.partition(self._named(partition))
         offset = hosted.leader_log().log_start_offset
         while hosted.is_leader and hosted.log is not None and offset < hosted.log.log_end_offset:
-            found = hosted.log.read(offset, self._load_buffer_size, Isolation.LOG_END, at_least_one=True)
-            data = memoryview(found.records)
+            data = memoryview(hosted.log.read_bytes(offset, self._load_buffer_size))
             before = offset
             for span in spans(data):
                 for batch in read_records(data[span.start : span.end]).batches:

@@ -21,6 +21,7 @@ from kce.wire import (
     ErrorCode,
     Message,
 )
+from kce.wire.payload import Payload
 from kce.wire.vocabulary import NO_LEADER, TopicPartition
 
 #: host and port
@@ -71,7 +72,7 @@ class Link(Protocol):
     def receive_nowait(self) -> bytes | None:
         """The next frame, if it was received with an earlier one and nothing speaks against handing it out now."""
 
-    async def send(self, *payloads: bytes) -> None:
+    async def send(self, *payloads: Payload) -> None:
         """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
     async def aclose(self) -> None:

@@ -16,7 +16,7 @@ from kce.broker_stub.ports import Address, FrameMemory
 from kce.broker_stub.security.sasl_client import SaslClient
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
 from kce.harness.links import CLOSE, Ending, FrameEvent, Links, Passage
-from kce.harness.world.port import Connected, Listener, World
+from kce.harness.world.port import Connected, Listener, PartsStream, World
 from kce.harness.world.tls import SecuredStream, Tls, handshake
 from kce.wire.transport import ConnectionLost
 
@@ -62,6 +62,8 @@ class Link:
             self._stream = self._secured = (
                 tls.accepting(connected.stream) if accepted else tls.connecting(connected.stream, host)
             )
+        #: the stream, if it sends what is stored without reading it
+        self._parts_stream = self._stream if isinstance(self._stream, PartsStream) else None
         self._buffer = wire.FrameBuffer(max_frame_bytes)
         self._memory = memory
         #: of ``memory``, for the next frame; None as long as nothing was taken
@@ -184,18 +186,24 @@ class Link:
             self._tap.sent("client", wire.frame(frame))
         return frame
 
-    async def send(self, *payloads: bytes) -> None:
-        """Send frames in one write.
+    async def send(self, *payloads: wire.Payload) -> None:
+        """Send frames in one write. What is stored is read only if somebody looks, or the stream needs it.
 
         Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed.
         """
-        if self._links.observed and not self._observed_there:
-            for payload in payloads:
-                await self._observe(payload, incoming=False)
+        is_observed = self._links.observed and not self._observed_there
+        unseen = None if is_observed or self._tap is not None else self._parts_stream
+        if unseen is not None and wire.Parts in map(type, payloads):
+            await unseen.send_parts(wire.frame_parts(payloads))
+            return
+        frames = [payload if isinstance(payload, bytes) else _read(payload) for payload in payloads]
+        if is_observed:
+            for frame in frames:
+                await self._observe(frame, incoming=False)
         elif self._is_plain:
-            await self._stream.send_all(wire.frames(payloads))
+            await self._stream.send_all(wire.frames(frames))
         else:
-            await self._send_now(payloads)
+            await self._send_now(frames)
 
     async def _send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
         """Write frames at once, or in pieces of ``segments`` bytes; only the first ``cut`` bytes."""
@@ -381,6 +389,14 @@ class Link:
             if rest := self._buffer.rest():
                 self._tap.sent(side, rest)
             self._tap.finish(side)
+
+
+def _read(payload: wire.Parts) -> bytes:
+    """Raises trio.BrokenResourceError if what is stored is gone."""
+    try:
+        return payload.read()
+    except OSError as e:
+        raise trio.BrokenResourceError(f"what is to be sent cannot be read: {e}") from e
 
 
 def answered_request(frame: bytes, unanswered: deque[wire.Header]) -> wire.Header | None:

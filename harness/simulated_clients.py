@@ -18,7 +18,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kce.broker_stub.log import Isolation, Log
+from kce.broker_stub.log import Log
 from kce.harness.cluster import Cluster
 from kce.harness.commit_history import CommitHistory, Violated
 from kce.harness.members import InProcessMember
@@ -254,7 +254,7 @@ def _bytes(log: Log, end: int) -> bytes:
     """The batches before ``end``."""
     found, at = b"", log.log_start_offset
     while at < end:
-        data = bytes(log.read(at, READ_BYTES, Isolation.LOG_END, at_least_one=True).records)
+        data = bytes(log.read_bytes(at, READ_BYTES))
         batches = wire.read_records(data).batches
         if not batches:
             break

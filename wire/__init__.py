@@ -20,6 +20,7 @@ plain        messages as dicts, for JSON               outline    summary of a r
 configuration/  the settings of brokers and topics, each declared once
 codec        the fast codec, generated from the Structs (codegen, layouts)
 shared_request  one control request for many brokers  columnar   control requests as flat arrays, and back
+payload      messages with parts that are not in memory
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from kce.wire.errors import (
 )
 from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frame_prefix, frames
 from kce.wire.headers import Header
+from kce.wire.payload import Part, Parts, Payload, Stored, frame_parts
 from kce.wire.plain import as_dict
 from kce.wire.primitives import TaggedField
 from kce.wire.protocol import (
@@ -55,6 +57,7 @@ from kce.wire.protocol import (
     decode_request_in_steps,
     decode_response,
     encode_part,
+    encode_payload,
     encode_request,
     encode_response,
 )
@@ -173,11 +176,15 @@ __all__ = [
     "InvalidValue",
     "LimitExceeded",
     "Message",
+    "Part",
+    "Parts",
+    "Payload",
     "Record",
     "RecordBatch",
     "RecordHeader",
     "RecordSet",
     "SharedRequest",
+    "Stored",
     "Struct",
     "TaggedField",
     "TimestampType",
@@ -201,11 +208,13 @@ __all__ = [
     "describe_json",
     "encode_consumer_protocol",
     "encode_part",
+    "encode_payload",
     "encode_request",
     "encode_response",
     "error_counts",
     "error_name",
     "frame",
+    "frame_parts",
     "frame_prefix",
     "frames",
     "from_columns",

@@ -256,7 +256,7 @@ def _encode_value(s: Source, construct: Construct, value: str) -> None:
         case Bytes():
             with _unless_none(s, construct.length, value):
                 data = s.fresh("data")
-                s(f"{data} = octets({value})")
+                s(f"{data} = {'octets_or_stored' if isinstance(construct, Records) else 'octets'}({value})")
                 _encode_length(s, construct.length, f"len({data})")
                 s(f"append({data})")
         case Array():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from construct import Construct, FormatField, Renamed
 
 from kce.wire.errors import TooManyElements
+from kce.wire.payload import octets_or_stored
 from kce.wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
 from kce.wire.schema import AsStruct, S, Struct
 from kce.wire.steps import STEP_MASK, Steps, finish
@@ -161,8 +162,8 @@ _TWINS: dict[type[Struct], type[Any]] = {}
 
 _NAMES: dict[str, Any] = {
     "Refuse": Refuse, "TaggedField": TaggedField, "TooManyElements": TooManyElements, "UUID": uuid.UUID,
-    "numbers": numbers, "octets": octets, "read_tags": read_tags, "read_tags_in_steps": read_tags_in_steps,
-    "read_uvarint": read_uvarint, "Encoded": Encoded,
+    "numbers": numbers, "octets": octets, "octets_or_stored": octets_or_stored, "read_tags": read_tags,
+    "read_tags_in_steps": read_tags_in_steps, "read_uvarint": read_uvarint, "Encoded": Encoded,
     "write_tags": write_tags, "write_uvarint": write_uvarint,
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from kce.wire.headers import (
     request_header_in_steps,
     response_header,
 )
+from kce.wire.payload import Parts, Payload
 from kce.wire.primitives import UNLIMITED, explain
 from kce.wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
 from kce.wire.schema import Message, Struct, struct_for
@@ -35,7 +36,7 @@ def encode_request(message: Message, *, api_version: int, correlation_id: int, c
     known = _api_of(message, "request")
     check_version(known, api_version)
     header = request_header(known, Header(known.key, api_version, correlation_id, client_id))
-    return _with_body(header, known, message, api_version)
+    return _in_memory(_with_body(header, known, message, api_version), message)
 
 
 def decode_request(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Header, Message]:
@@ -85,6 +86,12 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 
     Raises EncodeError, UnsupportedVersion.
     """
+    payload = encode_payload(message, api_version=api_version, correlation_id=correlation_id)
+    return _in_memory(payload, message)
+
+
+def encode_payload(message: Message, *, api_version: int, correlation_id: int) -> Payload:
+    """``encode_response`` of a message whose records may be `Stored`: they stay where they are."""
     known = _api_of(message, "response")
     if known.key == API_VERSIONS and api_version not in known.versions:
         api_version = 0
@@ -140,13 +147,22 @@ def _class_of(known: ApiKey, direction: Direction) -> type[Message]:
     return cls
 
 
-def _with_body(header: bytes, known: ApiKey, message: Message, version: int) -> bytes:
+def _with_body(header: bytes, known: ApiKey, message: Message, version: int) -> Payload:
     pieces = [header]
     try:
         codec_for(type(message), version, version in known.flexible).encode(message, pieces.append)
     except REFUSALS:
         return header + _body_by_reference(known, message, version)
-    return b"".join(pieces)
+    try:
+        return b"".join(pieces)
+    except TypeError:  # by a piece that is stored
+        return Parts(pieces)
+
+
+def _in_memory(payload: Payload, message: Message) -> bytes:
+    if isinstance(payload, Parts):
+        raise errors.EncodeError(f"{type(message).__name__} has records that are not in memory")
+    return payload
 
 
 def _body_by_reference(known: ApiKey, message: Message, version: int) -> bytes:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from kce import wire
 from kce.broker_stub.authorization import Authorization
-from kce.broker_stub.disk import Buffer
+from kce.broker_stub.disk import Slice, content
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
@@ -332,13 +332,13 @@ def _partition_data(
         current_leader=leader,
         aborted_transactions=aborted,
         preferred_read_replica=read.preferred_replica,
-        records=records,  # type: ignore[arg-type]  # a memoryview is written as it is
+        records=records,  # type: ignore[arg-type]  # what is no bytes is sent as it is
     )
 
 
 def _for_old_versions(
-    hosted: Partition | None, offset: int, records: Buffer, version: int, *, is_consumer: bool
-) -> tuple[ErrorCode, Buffer | None]:
+    hosted: Partition | None, offset: int, records: Slice, version: int, *, is_consumer: bool
+) -> tuple[ErrorCode, Slice | None]:
     """Convert records to the format of the version; an error returns no records (rule B4.20)."""
     found = None if hosted is None else hosted.log
     if found is not None and found.config.compression_type is Codec.ZSTD:
@@ -350,7 +350,7 @@ def _for_old_versions(
     if is_consumer and found is not None and not found.config.message_downconversion_enable:
         return ErrorCode.UNSUPPORTED_VERSION, None
     try:
-        return ErrorCode.NONE, down_converted(records, magic=asked, first_offset=offset)
+        return ErrorCode.NONE, down_converted(content(records), magic=asked, first_offset=offset)
     except UnsupportedCodec:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kce.broker_stub.disk import Buffer
+from kce.broker_stub.disk import Buffer, content
 from kce.broker_stub.errors import MessageTooLarge, OffsetOutOfRange, RecordListTooLarge
 from kce.broker_stub.log import retention
 from kce.broker_stub.log.appending import Appended, ProducerUpdates, UnexpectedOffset, extent_of
@@ -301,6 +301,11 @@ class Log(LogFiles):
         limit = self.located_end(isolation)
         is_committed = isolation is Isolation.COMMITTED
         return self._segments.read(offset, max_bytes, limit, at_least_one=at_least_one, with_aborted=is_committed)
+
+    @storage
+    def read_bytes(self, offset: int, max_bytes: int) -> Buffer:
+        """What the log has from an offset on, the first batch whole. Raises OffsetOutOfRange, KafkaStorageError."""
+        return content(self.read(offset, max_bytes, Isolation.LOG_END, at_least_one=True).records)
 
     @storage
     def locate(self, offset: int) -> OffsetMetadata:

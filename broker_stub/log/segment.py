@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from kce.broker_stub.disk import Buffer, Disk, File
+from kce.broker_stub.disk import Buffer, Disk, File, Slice
 from kce.broker_stub.log.indexes import (
     MAX_RELATIVE_OFFSET,
     CorruptIndex,
@@ -348,6 +348,10 @@ class Segment:
 
     def read(self, position: int, size: int) -> Buffer:
         return self._file.read(position, min(size, self.size - position))
+
+    def slice(self, position: int, size: int) -> Slice:
+        """``read`` for what is only sent on."""
+        return self._file.slice(position, min(size, self.size - position))
 
     def scan(self, position: int) -> Iterator[Place]:
         """The complete batches from a position on, at which one begins. Raises CorruptRecord."""

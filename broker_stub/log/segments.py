@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from kce.broker_stub.disk import Buffer, Disk
+from kce.broker_stub.disk import Buffer, Disk, Slice
 from kce.broker_stub.errors import OffsetOutOfRange
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.indexes import AbortedTransaction
@@ -32,7 +32,7 @@ class FetchedRecords(NamedTuple):
     """``is_incomplete``: the first batch exceeds the requested size and is cut."""
 
     start: OffsetMetadata
-    records: Buffer = b""
+    records: Slice = b""
     is_incomplete: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -210,7 +210,7 @@ class Segments:
             else:
                 return FetchedRecords(start)
             size = min(end - place.position, most)
-            records = segment.read(place.position, size) if size > 0 else b""
+            records = segment.slice(place.position, size) if size > 0 else b""
             aborted = self._aborted(offset, segment, place.position, len(records)) if with_aborted else ()
             return FetchedRecords(start, records, most < place.header.size, aborted)
         return FetchedRecords(self.end)

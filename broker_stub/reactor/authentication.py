@@ -66,8 +66,7 @@ class _Frames:
         request = self._request(frame)
         waits = self._apis.handle(request)
         assert waits is None
-        assert self._response is not None, "ApiVersions is answered at once"
-        return self._response.payload, request.error_codes.keys() == {ErrorCode.NONE}
+        return self._answer(), request.error_codes.keys() == {ErrorCode.NONE}
 
     def refuse(self, frame: bytes, code: ErrorCode) -> bytes | None:
         request = self._request(frame)
@@ -75,7 +74,11 @@ class _Frames:
         if message is None:
             return None
         request.respond(message)
-        assert self._response is not None
+        return self._answer()
+
+    def _answer(self) -> bytes:
+        assert self._response is not None, "it is answered at once"
+        assert isinstance(self._response.payload, bytes), "it has no records"
         return self._response.payload
 
     def _request(self, frame: bytes) -> Request:

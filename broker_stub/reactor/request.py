@@ -155,7 +155,7 @@ class Response(NamedTuple):
 
     request: Request
     action: Action
-    payload: bytes = b""  #: encoded, without its length prefix
+    payload: wire.Payload = b""  #: encoded, without its length prefix
 
 
 class Responder(Protocol):
@@ -220,7 +220,7 @@ class Request:
         if quota is not None:
             throttle_ms, message = self._throttled(quota, throttle_ms, message)
             began = trio.current_time()
-        payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
+        payload = wire.encode_payload(message, api_version=header.api_version, correlation_id=header.correlation_id)
         if quota is not None:
             quota.charge_network(self, trio.current_time() - began)
         self._errors = wire.error_counts(message) if errors is None else errors
@@ -300,7 +300,7 @@ class Request:
             self.exempt()
         self.respond(message)
 
-    def _answer(self, action: Action, payload: bytes = b"") -> None:
+    def _answer(self, action: Action, payload: wire.Payload = b"") -> None:
         if self.answered:
             raise RuntimeError(f"{self!r} is answered already")
         self.answered = True

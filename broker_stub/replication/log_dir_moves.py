@@ -12,7 +12,7 @@ from typing import Protocol
 import trio
 
 from kce.broker_stub.errors import ApiException, KafkaStorageError, OffsetOutOfRange, Refused
-from kce.broker_stub.log import Isolation, Log
+from kce.broker_stub.log import Log
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.partition import Partition
@@ -152,11 +152,11 @@ class LogDirMoves:
             future.truncate_fully(current.log_start_offset)
         if future.log_end_offset < current.log_end_offset:
             max_bytes = min(self._max_bytes, current.config.segment_bytes)
-            found = current.read(future.log_end_offset, max_bytes, Isolation.LOG_END, at_least_one=True)
-            if not found.records:
+            records = current.read_bytes(future.log_end_offset, max_bytes)
+            if not records:
                 raise OffsetOutOfRange(f"nothing at offset {future.log_end_offset} of {current!r}")
-            future.append_as_follower(found.records)
-            self._quota.record(len(found.records))
+            future.append_as_follower(records)
+            self._quota.record(len(records))
         future.set_high_watermark(current.high_watermark)
         future.increment_log_start_offset(min(current.log_start_offset, future.high_watermark))
 

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kce.broker_stub.disk import Buffer
+from kce.broker_stub.disk import Slice
 from kce.broker_stub.errors import ApiException, Refused
 from kce.broker_stub.log import Isolation, Log, OffsetMetadata
 from kce.broker_stub.log.indexes import AbortedTransaction
@@ -59,7 +59,7 @@ class Read(NamedTuple):
     """The answer of one partition. Offsets are -1 with an error (rule B4.12)."""
 
     error: ErrorCode = ErrorCode.NONE
-    records: Buffer = b""
+    records: Slice = b""
     high_watermark: int = UNDEFINED
     last_stable_offset: int = UNDEFINED
     log_start_offset: int = UNDEFINED

@@ -6,7 +6,7 @@ memory_world  the same, simulated in one process: deterministic, from one seed
 network, memory_disk, virtual_time    parts of `memory_world`
 machine       what is wrong with a node's clock and disk
 tls, listeners_tls             the TLS of a node's connections
-tcp_stream, tcp_proxy          connections of `real_world`
+tcp_stream, tcp_proxy          connections of `real_world`; slices of its files leave without being read
 
 No other module of a node opens a socket or a file, reads a clock or draws a random number: a contract in
 pyproject.toml and tests/harness/world/test_one_door.py check it.

@@ -132,6 +132,9 @@ class MemoryFile(File):
         self._disk.before(self._path, 0)
         return self._content.read(position, size)
 
+    def slice(self, position: int, size: int) -> Buffer:
+        return self.read(position, size)
+
     def truncate(self, size: int) -> None:
         self._disk.before(self._path, 0)
         self._content.truncate(size)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from kce.broker_stub.disk import Disk
 from kce.broker_stub.ports import Address
 from kce.harness.background import BackgroundTasks
 from kce.harness.world.machine import Machine
+from kce.wire.payload import Part
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
 
@@ -29,6 +31,14 @@ class Connected(NamedTuple):
     stream: trio.abc.Stream
     local: Address
     remote: Address
+
+
+class PartsStream(trio.abc.Stream):
+    """A stream that sends what its world has stored without reading it."""
+
+    @abstractmethod
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Like ``send_all``, one part after the other. Raises trio.BrokenResourceError, also if one is gone."""
 
 
 class Listener(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -9,20 +10,68 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from weakref import WeakSet
 
 import trio
 
-from kce.broker_stub.disk import Buffer, Disk, File
+from kce.broker_stub.disk import Buffer, Disk, File, Slice
 from kce.harness.world.machine import Machine
+from kce.wire.payload import Stored
 
 #: of the descriptors that a process may have, the part for files; the rest is for connections
 _PART_FOR_FILES = 2
 _MAX_OPEN_FILES = 8192
+#: and the part for slices, each of which has its own
+_PART_FOR_SLICES = 8
+#: what is smaller costs less CPU to read and copy than the kernel needs to send it page by page from the file; the
+#: memory for larger copies comes from the kernel each time
+MIN_SLICE_BYTES = 512 * 1024
 #: parts that one system call takes (IOV_MAX)
 _MAX_PARTS = 1024
 #: of a file that grows while it is read
 _READ_BYTES = 64 * 1024
 _REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+class RealSlice(Stored):
+    """Keeps its file by a descriptor of its own, which is closed when nobody has the slice any more."""
+
+    __slots__ = ("__weakref__", "_descriptor", "_is_cut", "_position", "_size")
+
+    def __init__(self, descriptor: int, position: int, size: int) -> None:
+        """Raises OSError."""
+        self._descriptor = os.dup(descriptor)
+        self._position = position
+        self._size = size
+        self._is_cut = False
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def file_was_cut(self, file: os.stat_result, size: int) -> None:
+        """That file has only ``size`` bytes now, to which others may be appended."""
+        if size < self._position + self._size and os.path.samestat(file, os.fstat(self._descriptor)):
+            self._is_cut = True
+
+    def _require(self, *, there: bool) -> None:
+        if self._is_cut or not there:
+            raise OSError(errno.ENODATA, f"the file was cut before byte {self._position + self._size}")
+
+    def read(self) -> bytes:
+        data = os.pread(self._descriptor, self._size, self._position)
+        self._require(there=len(data) == self._size)
+        return data
+
+    def send(self, sock: int, begin: int, size: int) -> int:
+        """Let the kernel send at most ``size`` bytes from ``begin`` on; how many it took. Raises OSError."""
+        self._require(there=True)
+        sent = os.sendfile(sock, self._descriptor, self._position + begin, min(size, self._size - begin))
+        self._require(there=sent > 0)
+        return sent
 
 
 class RealFile(File):
@@ -64,10 +113,17 @@ class RealFile(File):
         self._disk.machine.use_disk()
         return os.pread(self._disk.descriptor(self._path), max(0, min(size, self._size - position)), position)
 
+    def slice(self, position: int, size: int) -> Slice:
+        size = min(size, self._size - position)
+        found = self._disk.slice(self._path, position, size) if size >= MIN_SLICE_BYTES else None
+        return self.read(position, size) if found is None else found
+
     def truncate(self, size: int) -> None:
         if size < self._size:
-            os.ftruncate(self._disk.descriptor(self._path), size)
+            descriptor = self._disk.descriptor(self._path)
+            os.ftruncate(descriptor, size)
             self._size = size
+            self._disk.file_was_cut(descriptor, size)
 
     def flush(self) -> None:
         self._disk.machine.use_disk()
@@ -86,6 +142,9 @@ class RealDisk(Disk):
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_descriptors = min(_MAX_OPEN_FILES, limit // _PART_FOR_FILES)
         self._locks: dict[str, int] = {}
+        #: those that somebody has
+        self._slices: WeakSet[RealSlice] = WeakSet()
+        self._max_slices = self._max_descriptors * _PART_FOR_FILES // _PART_FOR_SLICES
 
     def descriptor(self, path: str) -> int:
         """Opens the file if need be; the least recently used one is closed for it."""
@@ -102,6 +161,26 @@ class RealDisk(Disk):
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
+
+    def slice(self, path: str, position: int, size: int) -> RealSlice | None:
+        """None if there are too many already. Raises OSError."""
+        if len(self._slices) >= self._max_slices:
+            return None
+        descriptor = self.descriptor(path)
+        try:
+            made = RealSlice(descriptor, position, size)
+        except OSError:  # the process has no more descriptors
+            return None
+        self.machine.use_disk()
+        self._slices.add(made)
+        return made
+
+    def file_was_cut(self, descriptor: int, size: int) -> None:
+        """A file has only ``size`` bytes now: slices must not have what comes after them."""
+        if self._slices:
+            file = os.fstat(descriptor)
+            for each in self._slices:
+                each.file_was_cut(file, size)
 
     def open(self, path: str) -> RealFile:
         return RealFile(self, path)

@@ -7,13 +7,22 @@ without end must yield by itself, as the reactor does (`broker_stub.reactor.turn
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 import trio
 
+from kce.harness.world.port import PartsStream
+from kce.harness.world.real_disk import RealSlice
+from kce.wire.payload import Part
+
 DEFAULT_RECEIVE_BYTES = 65536
+#: of a file in one system call: a quick reader must not keep the others waiting
+SENDFILE_BYTES = 1 << 20
+#: holds back a packet that is not full; Linux only
+_CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 
-class TcpStream(trio.abc.Stream):
+class TcpStream(PartsStream):
     """Owns ``sock``, which it makes non-blocking. One task may read while another writes."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -33,9 +42,7 @@ class TcpStream(trio.abc.Stream):
                 raise self._error(e) from e
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._sending = True
+        self._begin_sending()
         try:
             sent = self._send(data)
             if sent < len(data):
@@ -43,11 +50,57 @@ class TcpStream(trio.abc.Stream):
         finally:
             self._sending = False
 
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """See `PartsStream`. The parts share packets."""
+        self._begin_sending()
+        try:
+            self._cork(True)
+            for part in parts:
+                if isinstance(part, bytes):
+                    sent = self._send(part)
+                    if sent < len(part):
+                        await self._send_rest(memoryview(part)[sent:])
+                else:
+                    assert isinstance(part, RealSlice), "stored in another world"
+                    await self._send_slice(part)
+            self._cork(False)
+        finally:
+            self._sending = False
+
+    def _cork(self, is_corked: bool) -> None:
+        if _CORK is not None:
+            try:
+                self.socket.setsockopt(socket.IPPROTO_TCP, _CORK, is_corked)
+            except OSError as e:
+                raise self._error(e) from e
+
+    def _begin_sending(self) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._sending = True
+
     async def _send_rest(self, data: memoryview) -> None:
         while data:
-            self._check_open()
-            await trio.lowlevel.wait_writable(self.socket)
+            await self._writable()
             data = data[self._send(data) :]
+
+    async def _send_slice(self, part: RealSlice) -> None:
+        sent = self._send_file(part, 0)
+        while sent < len(part):
+            await self._writable()
+            sent += self._send_file(part, sent)
+
+    def _send_file(self, part: RealSlice, begin: int) -> int:
+        try:
+            return part.send(self.socket.fileno(), begin, SENDFILE_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError as e:
+            raise self._error(e) from e
+
+    async def _writable(self) -> None:
+        self._check_open()
+        await trio.lowlevel.wait_writable(self.socket)
 
     def _send(self, data: bytes | bytearray | memoryview) -> int:
         try:
@@ -68,8 +121,7 @@ class TcpStream(trio.abc.Stream):
         return trio.BrokenResourceError(f"socket connection broken: {e}")
 
     async def wait_send_all_might_not_block(self) -> None:
-        self._check_open()
-        await trio.lowlevel.wait_writable(self.socket)
+        await self._writable()
 
     def close(self) -> None:
         if self.socket.fileno() != -1:

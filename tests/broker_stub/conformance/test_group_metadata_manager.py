@@ -33,8 +33,6 @@ from kce.broker_stub.groups.records import (
     write_offset,
 )
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
-from kce.broker_stub.log import FetchedRecords
-from kce.broker_stub.log.files import BEGINNING
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import DecodeError, ErrorCode
 from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
@@ -348,7 +346,7 @@ async def test_load_group_with_tombstone(mock_clock: MockClock) -> None:
 async def test_load_group_and_offsets_with_corrupted_log(mock_clock: MockClock) -> None:
     """The log says that it ends at 10, and there is nothing to read."""
     h = host(mock_clock)
-    log = SimpleNamespace(log_start_offset=0, log_end_offset=10, read=lambda *_, **__: FetchedRecords(BEGINNING))
+    log = SimpleNamespace(log_start_offset=0, log_end_offset=10, read_bytes=lambda *_: b"")
     hosted: Any = SimpleNamespace(is_leader=True, log=log, leader_log=lambda: log)
     data_plane: Any = SimpleNamespace(partition=lambda partition: hosted)
     h.manager._log = ReplicatedOffsetsLog(h.config, data_plane, lambda: data_plane)

@@ -10,7 +10,7 @@ import pytest
 
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
-from kce.broker_stub.log import Appended, Isolation, Log, Origin
+from kce.broker_stub.log import Appended, Log, Origin
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.groups.support import settings
@@ -87,7 +87,7 @@ def test_only_a_log_is_online() -> None:
     assert not stored(plane).is_online(3)
 
 
-def reading(plane: Plane) -> tuple[Any, list[tuple[int, int, Isolation]]]:
+def reading(plane: Plane) -> tuple[Any, list[tuple[int, int]]]:
     """A log with offsets 1 to 4 in three batches, and what is read of it."""
     log = plane.log
     assert log is not None
@@ -95,13 +95,13 @@ def reading(plane: Plane) -> tuple[Any, list[tuple[int, int, Isolation]]]:
         append(log, *values)
     log.set_high_watermark(2)
     log.increment_log_start_offset(1)
-    reads: list[tuple[int, int, Isolation]] = []
+    reads: list[tuple[int, int]] = []
 
-    def read(offset: int, size: int, isolation: Isolation, *, at_least_one: bool) -> Any:
-        reads.append((offset, size, isolation))
-        return log.read(offset, size, isolation, at_least_one=at_least_one)
+    def read_bytes(offset: int, size: int) -> Any:
+        reads.append((offset, size))
+        return log.read_bytes(offset, size)
 
-    seen = SimpleNamespace(log_start_offset=1, log_end_offset=log.log_end_offset, read=read)
+    seen = SimpleNamespace(log_start_offset=1, log_end_offset=log.log_end_offset, read_bytes=read_bytes)
     plane.log = seen  # type: ignore[assignment]
     return seen, reads
 
@@ -112,7 +112,7 @@ def test_a_load_reads_to_the_end_of_the_log(size: int, offsets: list[int]) -> No
     _, reads = reading(plane)
     batches = list(stored(plane, offsets_load_buffer_size=str(size)).read(3))
     assert [(found.base_offset, found.last_offset) for found in batches] == [(1, 2), (3, 3), (4, 4)]
-    assert reads == [(offset, size, Isolation.LOG_END) for offset in offsets]
+    assert reads == [(offset, size) for offset in offsets]
 
 
 @pytest.mark.parametrize("change", [{"is_leader": False}, {"log": None}])

@@ -7,7 +7,7 @@ from random import Random
 
 from kce import wire
 from kce.broker_stub.disk import Disk
-from kce.broker_stub.log import Isolation, Log, LogConfig, LogContext
+from kce.broker_stub.log import Log, LogConfig, LogContext
 from kce.broker_stub.log.segments import FlushableLog
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch
@@ -141,7 +141,7 @@ def everything(log: Log, offset: int | None = None) -> bytes:
     at = log.log_start_offset if offset is None else offset
     found = b""
     while at < log.log_end_offset:
-        data = log.read(at, 2**20, Isolation.LOG_END, at_least_one=True).records
+        data = log.read_bytes(at, 2**20)
         headers = [header for _, header in read_headers(data)]
         assert headers
         found += bytes(data)

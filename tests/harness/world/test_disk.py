@@ -5,6 +5,7 @@ Covers: broker_stub/disk.py, harness/world/memory_disk.py, harness/world/real_di
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +13,10 @@ from random import Random
 
 import pytest
 
-from kce.broker_stub.disk import Disk, replace
+from kce.broker_stub.disk import Disk, content, replace
 from kce.broker_stub.zookeeper.broker_metadata import BrokerMetadata, read_metadata, write_metadata
 from kce.harness.world.memory_disk import MemoryDisk
-from kce.harness.world.real_disk import RealDisk
+from kce.harness.world.real_disk import MIN_SLICE_BYTES, RealDisk, RealFile, RealSlice
 
 
 @pytest.fixture(params=[RealDisk, MemoryDisk])
@@ -61,6 +62,101 @@ def test_a_file_grows_at_its_end_and_is_cut(disk: Disk, tmp_path: Path) -> None:
     assert disk.open(path).size == 9
     file.truncate(0)
     assert (file.size, disk.read(path), file.read(0, 1)) == (0, b"", b"")
+
+
+def test_a_slice_is_what_is_read(disk: Disk, tmp_path: Path) -> None:
+    data = os.urandom(3 * MIN_SLICE_BYTES)
+    file = disk.open(f"{tmp_path}/a")
+    file.append(data)
+    for position, size in ((0, len(data)), (1, 2 * MIN_SLICE_BYTES), (len(data) - MIN_SLICE_BYTES, 1 << 30), (5, 7)):
+        found = file.slice(position, size)
+        assert content(found) == data[position : position + size]
+        assert len(found) == len(data[position : position + size])
+        assert isinstance(found, RealSlice) == (isinstance(disk, RealDisk) and size > 7)
+
+
+class Sliced:
+    """A real file with random bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.disk = RealDisk()
+        self.data = os.urandom(4 * MIN_SLICE_BYTES)
+        self.path = f"{folder}/f"
+        self.file: RealFile = self.disk.open(self.path)
+        self.file.append(self.data)
+
+    def slice(self, position: int = 0, size: int = MIN_SLICE_BYTES) -> RealSlice:
+        found = self.file.slice(position, size)
+        assert isinstance(found, RealSlice)
+        return found
+
+    @property
+    def descriptors(self) -> int:
+        """Of the file, in this process."""
+        file, count = os.stat(self.path), 0
+        for name in os.listdir("/dev/fd"):
+            try:
+                count += os.path.samestat(file, os.fstat(int(name)))
+            except OSError:  # that of the folder, which is closed again
+                continue
+        return count
+
+
+def test_a_slice_keeps_its_file(tmp_path: Path) -> None:
+    sliced = Sliced(tmp_path)
+    found, expected = sliced.slice(1), sliced.data[1 : 1 + MIN_SLICE_BYTES]
+    sliced.disk.rename(sliced.path, f"{tmp_path}/g")
+    assert found.read() == expected
+    sliced.disk.delete(f"{tmp_path}/g")
+    sliced.disk.open(sliced.path).append(b"another")
+    assert found.read() == expected
+
+
+def test_a_slice_has_nothing_that_was_cut_off(tmp_path: Path) -> None:
+    """Not even what was appended in its place; the disk may have closed and opened the file meanwhile."""
+    sliced = Sliced(tmp_path)
+    before, within, other = sliced.slice(0), sliced.slice(MIN_SLICE_BYTES), sliced.disk.open(f"{tmp_path}/other")
+    other.append(sliced.data)
+    elsewhere = other.slice(0, 2 * MIN_SLICE_BYTES)
+    sliced.file.close()
+    sliced.file.truncate(2 * MIN_SLICE_BYTES - 1)
+    sliced.file.append(sliced.data)
+    with pytest.raises(OSError, match=f"cut before byte {2 * MIN_SLICE_BYTES}"):
+        within.read()
+    with pytest.raises(OSError, match="cut before byte"):
+        within.send(-1, 0, 1)
+    assert before.read() == sliced.data[:MIN_SLICE_BYTES]
+    assert content(elsewhere) == sliced.data[: 2 * MIN_SLICE_BYTES]
+    assert len(sliced.slice(MIN_SLICE_BYTES).read()) == MIN_SLICE_BYTES
+
+
+def test_a_slice_notices_that_somebody_else_has_cut_its_file(tmp_path: Path) -> None:
+    sliced = Sliced(tmp_path)
+    found = sliced.slice(1)
+    os.truncate(sliced.path, MIN_SLICE_BYTES)
+    with pytest.raises(OSError, match="cut before byte"):
+        found.read()
+
+
+def test_slices_take_only_so_many_descriptors_and_give_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sliced = Sliced(tmp_path)
+    sliced.disk._max_slices = 2
+    kept = [sliced.slice(), sliced.slice(1)]
+    assert sliced.descriptors == 3
+    assert sliced.file.slice(2, MIN_SLICE_BYTES) == sliced.data[2 : 2 + MIN_SLICE_BYTES]
+    del kept[0]
+    assert sliced.descriptors == 2
+    assert sliced.slice(3).read() == sliced.data[3 : 3 + MIN_SLICE_BYTES]
+    kept.clear()
+    assert sliced.descriptors == 1
+
+    def dup(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "no more descriptors")
+
+    monkeypatch.setattr(os, "dup", dup)
+    assert sliced.file.slice(4, MIN_SLICE_BYTES) == sliced.data[4 : 4 + MIN_SLICE_BYTES]
 
 
 def test_folders(disk: Disk, tmp_path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
+
 import pytest
 import trio
 
-from kce.harness.world import RealWorld
+from kce.harness.world import RealWorld, real_disk
+from kce.harness.world.real_disk import RealDisk, RealSlice
 from kce.harness.world.tcp_stream import TcpStream
 
 
@@ -85,3 +90,95 @@ async def test_data_that_is_there_is_sent_and_received_in_one_pass_of_the_loop()
         with trio.testing.assert_no_checkpoints():
             await ours.send_all(b"x")
         assert await ours.receive_some() == b"before"
+
+
+class Stored:
+    """A file of 16 MiB, more than the buffers of a connection hold, and a slice of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.disk = RealDisk()
+        self.path = f"{folder}/f"
+        self.data = os.urandom(1 << 20) * 16
+        self.file = self.disk.open(self.path)
+        self.file.append(self.data)
+
+    @property
+    def slice(self) -> RealSlice:
+        found = self.file.slice(10, 1 << 30)
+        assert isinstance(found, RealSlice)
+        return found
+
+
+async def slow_pair() -> tuple[TcpStream, TcpStream]:
+    """The second has a small buffer, which does not grow."""
+    ours, theirs = await pair()
+    theirs.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    return ours, theirs
+
+
+async def received(stream: TcpStream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size and (more := await stream.receive_some()):
+        data += more
+    return bytes(data)
+
+
+async def test_parts_arrive_in_order_whatever_becomes_of_the_name_of_the_file(tmp_path: Path, nursery) -> None:
+    ours, theirs = await slow_pair()
+    stored = Stored(tmp_path)
+    async with ours, theirs:
+        expected = b"<" + stored.data[10:] + b"-" + stored.data[10:] + b">"
+        nursery.start_soon(ours.send_parts, [b"<", stored.slice, b"-", stored.slice, b">"])
+        begin = await received(theirs, 100_000)
+        with pytest.raises(trio.BusyResourceError):
+            await ours.send_all(b"x")
+        stored.disk.delete(stored.path)
+        assert begin + await received(theirs, len(expected) - len(begin)) == expected
+
+
+async def test_what_fits_is_sent_in_one_pass_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_disk, "MIN_SLICE_BYTES", 50_000)
+    ours, theirs = await pair()
+    stored = Stored(tmp_path)
+    async with ours, theirs:
+        with trio.testing.assert_no_checkpoints():
+            await ours.send_parts([b"<", stored.file.slice(0, 50_000), b">"])
+        assert await received(theirs, 50_002) == b"<" + stored.data[:50_000] + b">"
+        if hasattr(socket, "TCP_CORK"):  # nothing is held back
+            assert not ours.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
+
+
+@pytest.mark.parametrize("by_us", [True, False])
+async def test_a_file_that_is_cut_meanwhile_breaks_the_stream(by_us: bool, tmp_path: Path, nursery) -> None:
+    ours, theirs = await slow_pair()
+    stored = Stored(tmp_path)
+    async with ours, theirs:
+
+        async def send() -> None:
+            with pytest.raises(trio.BrokenResourceError, match="cut before byte"), trio.fail_after(30):
+                await ours.send_parts([stored.slice])
+            await ours.aclose()
+
+        nursery.start_soon(send)
+        begin = await received(theirs, 1)
+        if by_us:
+            stored.file.truncate(len(stored.data) - 1)
+            stored.file.append(b"x")
+        else:
+            os.truncate(stored.path, len(stored.data) - 1)
+        arrived = begin + await received(theirs, len(stored.data))
+        assert len(arrived) < len(stored.data) - 10
+        assert stored.data[10:].startswith(arrived)
+
+
+async def test_parts_to_a_peer_that_is_gone(tmp_path: Path, nursery) -> None:
+    ours, theirs = await pair()
+    stored = Stored(tmp_path)
+    slice_ = stored.slice
+    await theirs.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await ours.send_parts([slice_, slice_])
+    ours.close()
+    for parts in ([slice_], [b"x"]):
+        with pytest.raises(trio.ClosedResourceError):
+            await ours.send_parts(parts)
