@@ -286,6 +286,9 @@ DECODED = Table(
     ),
 )
 
+#: output of reassembly where connections are cut; rows with only ``chunk``, one per chunk (``captures.spark.chunks``)
+CHUNKED = DECODED._replace(columns=(*DECODED.columns, Column("chunk", pa.string(), "")))
+
 #: the shuffle between reading and reassembly: segments of one bucket of connections (``captures.fast.blocks.Divided``);
 #: a row with only ``quality`` per task
 BLOCKS = Table(

@@ -1,0 +1,227 @@
+"""Where large connections are cut, so that several tasks can reassemble one; nothing here is believed unchecked.
+
+    block = first_block(capture, window_bytes)
+    samples = sampled(block, of_bytes)              # here and there: who sends much, and where it may be cut
+    cuts = Cuts(chosen(samples, target_bytes), first_bucket)
+    Divider(first_bucket, cuts.divide)              # each chunk has a bucket of its own
+    cuts.chunk(bucket)                              # what the bucket holds
+
+A cut is a time and the ``Seam`` that is expected there: the border between two exchanges, of which the first is in
+sight. Whether it is one is known when the chunk before it was reassembled (``captures.spark.chunks``).
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kce.captures.exchanges.recognise import Start, follows, request_start
+from kce.captures.exchanges.seams import Header, Seam
+from kce.captures.fast import block_kernels as b
+from kce.captures.fast.blocks import Block, Flows, Rows, ends_of
+from kce.captures.files import packet_kernels as k
+from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Endpoint, connection_text
+
+#: Connections with less than this share of a sample are not large.
+_LEAST_SHARE = 1 / 16
+
+#: Bytes of a request in which its header is looked for.
+_HEADER_BYTES = 2048
+
+#: The ends of a connection, as ``frame_kernels`` has them.
+Flow = tuple[int, ...]
+
+
+class Cut(NamedTuple):
+    """Packets from ``time_ns`` on are behind it."""
+
+    time_ns: int
+    seam: Seam
+
+
+class Sample(NamedTuple):
+    """A large connection in a part of a capture that begins at ``time_ns``; it has about ``size`` bytes of the part."""
+
+    flow: Flow
+    time_ns: int
+    size: int
+    cut: Cut | None
+
+
+class Chunk(NamedTuple):
+    """Part ``number`` of ``of`` of a connection, between two cuts; None is an end of the capture."""
+
+    flow: Flow
+    number: int
+    of: int
+    begin: Cut | None
+    end: Cut | None
+
+
+class Cuts:
+    """The cuts of some connections, in the order of time, and the buckets of the chunks: from ``first_bucket`` on."""
+
+    def __init__(self, of: Mapping[Flow, Sequence[Cut]], first_bucket: int) -> None:
+        self.of = {flow: tuple(cuts) for flow, cuts in of.items() if cuts}
+        self.first_bucket = first_bucket
+        self._flows = list(self.of)
+        self._buckets: list[int] = []
+        for cuts in self.of.values():
+            self._buckets.append(first_bucket)
+            first_bucket += len(cuts) + 1
+        self._places = {
+            np.array(flow, np.int64).tobytes(): (bucket, np.array([cut.time_ns for cut in self.of[flow]], np.int64))
+            for flow, bucket in zip(self._flows, self._buckets, strict=True)
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self.of)
+
+    def chunk(self, bucket: int) -> Chunk | None:
+        """What the bucket holds; None if it holds whole connections."""
+        if bucket < self.first_bucket:
+            return None
+        at = bisect.bisect_right(self._buckets, bucket) - 1
+        flow, number = self._flows[at], bucket - self._buckets[at]
+        borders = (None, *self.of[flow], None)
+        return Chunk(flow, number, len(borders) - 1, borders[number], borders[number + 1])
+
+    def divide(self, packets: Rows, flows: Rows, buckets: Rows, begin_ns: int) -> tuple[Rows, Rows]:
+        """Put packets that are behind a cut into the bucket of their chunk.
+
+        ``flows`` are the ends of connections, numbered in FLOW, ``buckets`` theirs. Returns both, with another row for
+        each chunk: FLOW has its number then.
+        """
+        more_flows, more_buckets, count = [flows], [buckets], len(flows)
+        of_packets = packets[:, k.FLOW] >> 1
+        behind: Rows | None = None
+        for number, flow in enumerate(flows):
+            found = self._places.get(flow.tobytes())
+            if found is None:
+                continue
+            first, times_ns = found
+            if behind is None:
+                behind = np.maximum(np.maximum.accumulate(packets[:, k.TIME]), begin_ns)
+            rows = np.flatnonzero(of_packets == number)
+            there, chunks = np.unique(np.searchsorted(times_ns, behind[rows], "right"), return_inverse=True)
+            numbers = np.append(number, np.arange(count, count + len(there) - 1))
+            packets[rows, k.FLOW] = 2 * numbers[chunks] | packets[rows, k.FLOW] & 1
+            buckets[number] = first + there[0]
+            more_flows.append(np.repeat(flow[None], len(there) - 1, axis=0))
+            more_buckets.append(first + there[1:])
+            count += len(there) - 1
+        return np.concatenate(more_flows), np.concatenate(more_buckets)
+
+    def to_json(self) -> str:
+        cuts = [[flow, [[cut.time_ns, cut.seam.to_json()] for cut in of_flow]] for flow, of_flow in self.of.items()]
+        return json.dumps([self.first_bucket, cuts])
+
+    @staticmethod
+    @functools.lru_cache(maxsize=1)  # for all tasks of a worker
+    def from_json(text: str) -> Cuts:
+        first_bucket, cuts = json.loads(text)
+        of = {tuple(flow): [Cut(time_ns, Seam.from_json(seam)) for time_ns, seam in some] for flow, some in cuts}
+        return Cuts(of, first_bucket)
+
+
+def ends(flow: Flow) -> tuple[Endpoint, Endpoint]:
+    """The lower end and the higher one."""
+    return ends_of(np.array(flow, np.int64))
+
+
+def text_of(flow: Flow) -> str:
+    """The connection, as in all tables."""
+    return connection_text(*ends(flow))
+
+
+def chosen(samples: Iterable[Sample], target_bytes: int) -> dict[Flow, list[Cut]]:
+    """Cuts that leave chunks of about ``target_bytes``, as far as the samples offer them."""
+    since: dict[Flow, int] = {}
+    cuts: dict[Flow, list[Cut]] = {}
+    for flow, _, size, cut in sorted(samples, key=lambda sample: sample.time_ns):
+        there = cuts.setdefault(flow, [])
+        enough = 2 * since.get(flow, 0) >= target_bytes
+        if cut is not None and enough and (not there or there[-1].time_ns < cut.time_ns):
+            there.append(cut)
+            since[flow] = 0
+        since[flow] = since.get(flow, 0) + size
+    return {flow: some for flow, some in cuts.items() if some}
+
+
+def sampled(block: Block, of_bytes: int) -> list[Sample]:
+    """The large connections of a block that is the beginning of a part with ``of_bytes``."""
+    packets = block.packets[block.packets[:, k.KIND] == k.SEGMENT]
+    if not len(packets):
+        return []
+    flows = Flows().number(packets)
+    of_packets = packets[:, k.FLOW] >> 1
+    sizes = np.bincount(of_packets, packets[:, k.SIZE], len(flows))
+    shares = sizes / max(1, packets[:, k.SIZE].sum())
+    time_ns = int(packets[0, k.TIME])
+    samples = []
+    for number in np.flatnonzero(shares >= _LEAST_SHARE).tolist():
+        flow = tuple(flows[number, : b.PACKED_FLOW].tolist())
+        cut = _cut(block.data, packets[of_packets == number], flows[number])
+        samples.append(Sample(flow, time_ns, int(shares[number] * of_bytes), cut))
+    return samples
+
+
+def _cut(data: npt.NDArray[np.uint8], packets: Rows, flow: Rows) -> Cut | None:
+    """The first place between two exchanges of a connection: a request and its response, and another request.
+
+    Each response fills the packets between two requests, so nothing else was in flight.
+    """
+    if (packets[:, k.FLAGS] & (FIN | SYN | RST)).any():
+        return None
+    latest_ns = np.maximum.accumulate(packets[:, k.TIME])
+    rows = np.flatnonzero(packets[:, k.SIZE] + packets[:, k.CUT])
+    sent = packets[rows]
+    sides = sent[:, k.FLOW] & 1
+    runs = np.flatnonzero(np.diff(sides, prepend=-1))
+    good = _in_order(sent, sides)
+    for asked, answered, following in zip(runs, runs[1:], runs[2:], strict=False):
+        packet = sent[following]
+        at = int(rows[following])
+        if not good[asked + 1 : following + 1].all() or packets[at, k.TIME] <= latest_ns[at - 1]:
+            continue
+        if not packet[k.FLAGS] & ACK or packet[k.ACKNOWLEDGEMENT] != _end(sent[following - 1]):
+            continue
+        start, after = (request_start(_text(data, sent[each]), certain=False) for each in (asked, following))
+        if not (isinstance(start, Start) and isinstance(after, Start) and follows(start, after)):
+            continue
+        if 4 + start.length != sent[asked:answered, k.SIZE].sum():
+            continue
+        response = _text(data, sent[answered])[:8]
+        size = int(sent[answered:following, k.SIZE].sum())
+        if response != (size - 4).to_bytes(4) + start.correlation_id.to_bytes(4):
+            continue
+        lower, higher = ends_of(flow)
+        client, server = (higher, lower) if sides[following] else (lower, higher)
+        sequences = int(packet[k.SEQUENCE]), int(packet[k.ACKNOWLEDGEMENT])
+        return Cut(int(packet[k.TIME]), Seam(client, server, sequences, Header.of(start)))
+    return None
+
+
+def _in_order(sent: Rows, sides: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether each segment is whole, and follows the one that its side sent before."""
+    good = sent[:, k.CUT] == 0
+    for side in range(2):
+        own = np.flatnonzero(sides == side)
+        good[own[1:]] &= sent[own[1:], k.SEQUENCE] == _end(sent[own[:-1]].T)
+    return good
+
+
+def _end(packet: Any) -> Any:
+    """The sequence number behind a segment, or segments."""
+    return (packet[k.SEQUENCE] + packet[k.SIZE]) & 0xFFFFFFFF
+
+
+def _text(data: npt.NDArray[np.uint8], packet: Rows) -> bytes:
+    at = int(packet[k.PAYLOAD])
+    return data[at : at + min(int(packet[k.SIZE]), _HEADER_BYTES)].tobytes()
