@@ -393,8 +393,8 @@ class Divided(NamedTuple):
     payload_ends: npt.NDArray[np.int64]
 
 
-#: (packets, connections, bucket of each, begin_ns) -> both with a row for each chunk: see ``cuts``
-Cutting = Callable[[Rows, Rows, Rows, int], tuple[Rows, Rows]]
+#: (packets, connections, bucket of each, begin_ns) -> the first three: see ``cuts``
+Cutting = Callable[[Rows, Rows, Rows, int], tuple[Rows, Rows, Rows]]
 
 
 class Divider:
@@ -410,7 +410,7 @@ class Divider:
         flows = self._flows.number(packets)[:, : b.PACKED_FLOW]
         of_flow = b.buckets_of(flows, self._count)
         if self._cutting is not None:
-            flows, of_flow = self._cutting(packets, flows, of_flow, block.begin_ns)
+            packets, flows, of_flow = self._cutting(packets, flows, of_flow, block.begin_ns)
         order = np.argsort(of_flow, kind="stable")
         buckets, flow_begins = np.unique(of_flow[order], return_index=True)
         places = np.searchsorted(buckets, of_flow)

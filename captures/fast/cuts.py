@@ -12,10 +12,10 @@ sight. Whether it is one is known when the chunk before it was reassembled (``ca
 
 from __future__ import annotations
 
-import bisect
 import functools
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,49 +55,67 @@ class Sample(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Part ``number`` of ``of`` of a connection, between two cuts; None is an end of the capture."""
+    """A part of a connection, between two cuts; None is an end of the capture."""
 
     flow: Flow
-    number: int
-    of: int
     begin: Cut | None
     end: Cut | None
 
 
+def chunks_of(flow: Flow, cuts: Sequence[Cut]) -> list[Chunk]:
+    """The chunks of a connection, in the order of time."""
+    return [Chunk(flow, begin, end) for begin, end in itertools.pairwise((None, *cuts, None))]
+
+
 class Cuts:
-    """The cuts of some connections, in the order of time, and the buckets of the chunks: from ``first_bucket`` on."""
+    """The cuts of some connections, in the order of time, and the buckets of the chunks: from ``first_bucket`` on.
 
-    def __init__(self, of: Mapping[Flow, Sequence[Cut]], first_bucket: int) -> None:
-        self.of = {flow: tuple(cuts) for flow, cuts in of.items() if cuts}
-        self.first_bucket = first_bucket
-        self._flows = list(self.of)
-        self._buckets: list[int] = []
-        for cuts in self.of.values():
-            self._buckets.append(first_bucket)
+    With ``only``, all but these buckets are left out.
+    """
+
+    def __init__(
+        self, of: Mapping[Flow, Sequence[Cut]], first_bucket: int, only: Collection[int] | None = None
+    ) -> None:
+        self.of = dict(of)
+        self.only = None if only is None else sorted(only)
+        self._first = first_bucket
+        self._chunks = [chunk for flow, cuts in self.of.items() for chunk in chunks_of(flow, cuts)]
+        self._places: dict[bytes, tuple[int, Rows]] = {}
+        for flow, cuts in self.of.items():
+            times_ns = np.array([cut.time_ns for cut in cuts], np.int64)
+            self._places[np.array(flow, np.int64).tobytes()] = first_bucket, times_ns
             first_bucket += len(cuts) + 1
-        self._places = {
-            np.array(flow, np.int64).tobytes(): (bucket, np.array([cut.time_ns for cut in self.of[flow]], np.int64))
-            for flow, bucket in zip(self._flows, self._buckets, strict=True)
-        }
 
-    def __bool__(self) -> bool:
-        return bool(self.of)
+    def of_chunks(self, wanted: Collection[Chunk]) -> Cuts:
+        """Only these chunks."""
+        flows = {chunk.flow for chunk in wanted}
+        cuts = Cuts({flow: cuts for flow, cuts in self.of.items() if flow in flows}, self._first)
+        return Cuts(cuts.of, self._first, [bucket for bucket, chunk in cuts.chunks().items() if chunk in wanted])
 
     def chunk(self, bucket: int) -> Chunk | None:
         """What the bucket holds; None if it holds whole connections."""
-        if bucket < self.first_bucket:
-            return None
-        at = bisect.bisect_right(self._buckets, bucket) - 1
-        flow, number = self._flows[at], bucket - self._buckets[at]
-        borders = (None, *self.of[flow], None)
-        return Chunk(flow, number, len(borders) - 1, borders[number], borders[number + 1])
+        return self._chunks[bucket - self._first] if bucket >= self._first else None
 
-    def divide(self, packets: Rows, flows: Rows, buckets: Rows, begin_ns: int) -> tuple[Rows, Rows]:
-        """Put packets that are behind a cut into the bucket of their chunk.
+    def chunks(self) -> dict[int, Chunk]:
+        """Bucket -> chunk."""
+        of_buckets = enumerate(self._chunks, self._first)
+        return {bucket: chunk for bucket, chunk in of_buckets if self.only is None or bucket in self.only}
 
-        ``flows`` are the ends of connections, numbered in FLOW, ``buckets`` theirs. Returns both, with another row for
-        each chunk: FLOW has its number then.
+    def divide(self, packets: Rows, flows: Rows, buckets: Rows, begin_ns: int) -> tuple[Rows, Rows, Rows]:
+        """Put packets of chunks into their buckets.
+
+        ``flows`` are the ends of connections, numbered in FLOW, ``buckets`` theirs. Returns all three, with a row of
+        the latter two for each chunk, and FLOW its number.
         """
+        flows, buckets = self._divide(packets, flows, buckets, begin_ns)
+        if self.only is None:
+            return packets, flows, buckets
+        kept = np.isin(buckets, self.only)
+        packets = packets[: b.keep_flows(packets, kept)]
+        packets[:, k.FLOW] = 2 * (np.cumsum(kept) - 1)[packets[:, k.FLOW] >> 1] | packets[:, k.FLOW] & 1
+        return packets, flows[kept], buckets[kept]
+
+    def _divide(self, packets: Rows, flows: Rows, buckets: Rows, begin_ns: int) -> tuple[Rows, Rows]:
         more_flows, more_buckets, count = [flows], [buckets], len(flows)
         of_packets = packets[:, k.FLOW] >> 1
         behind: Rows | None = None
@@ -120,14 +138,14 @@ class Cuts:
 
     def to_json(self) -> str:
         cuts = [[flow, [[cut.time_ns, cut.seam.to_json()] for cut in of_flow]] for flow, of_flow in self.of.items()]
-        return json.dumps([self.first_bucket, cuts])
+        return json.dumps([self._first, self.only, cuts])
 
     @staticmethod
     @functools.lru_cache(maxsize=1)  # for all tasks of a worker
     def from_json(text: str) -> Cuts:
-        first_bucket, cuts = json.loads(text)
+        first_bucket, only, cuts = json.loads(text)
         of = {tuple(flow): [Cut(time_ns, Seam.from_json(seam)) for time_ns, seam in some] for flow, some in cuts}
-        return Cuts(of, first_bucket)
+        return Cuts(of, first_bucket, only)
 
 
 def ends(flow: Flow) -> tuple[Endpoint, Endpoint]:
@@ -210,7 +228,7 @@ def _cut(data: npt.NDArray[np.uint8], packets: Rows, flow: Rows) -> Cut | None:
 
 def _in_order(sent: Rows, sides: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Whether each segment is whole, and follows the one that its side sent before."""
-    good = sent[:, k.CUT] == 0
+    good: npt.NDArray[np.bool_] = sent[:, k.CUT] == 0
     for side in range(2):
         own = np.flatnonzero(sides == side)
         good[own[1:]] &= sent[own[1:], k.SEQUENCE] == _end(sent[own[:-1]].T)

@@ -42,8 +42,9 @@ def decoded(
     ``ports`` are listener ports, if known.
     """
     given = [column.name for column in (DECODED if cuts is None else CHUNKED).of(names).columns]
-    for batch in _decoded(batches, evidence, names, ports, cuts):
-        if cuts is not None and "chunk" not in batch.schema.names:
+    for bucket, batch in _decoded(batches, evidence, names, ports, cuts):
+        if cuts is not None and "bucket" not in batch.schema.names:
+            batch = batch.append_column("bucket", pa.array([bucket] * len(batch), pa.int32()))
             batch = batch.append_column("chunk", pa.nulls(len(batch), pa.string()))
         yield batch.select(given)
 
@@ -51,7 +52,8 @@ def decoded(
 def _decoded(
     batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None, ports: Collection[int],
     cuts: Cuts | None,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:  # fmt: skip
+    """(bucket of the chunk, if any, rows)"""
     quality = Quality()
     files: list[str] = []
     for bucket, of_bucket in itertools.groupby(_rows(batches, files, quality), key=lambda row: row.bucket):
@@ -60,12 +62,14 @@ def _decoded(
         chunk = None if cuts is None else cuts.chunk(bucket)
         if chunk is None:
             reading = Reading(counts.passing(blocks), files, quality, names=names, ports=ports)
-            yield from _bucket(reading, counts, evidence)
+            for batch in _bucket(reading, counts, evidence):
+                yield None, batch
         else:
             watch = Watch(chunk)
             reading = Reading(counts.passing(watch.passing(blocks)), files, Quality(), names=names, ports=ports)
-            yield from of_chunk(bucket, watch, reading, counts, evidence)
-    yield DECODED.batch([quality_row(quality.to_json())])
+            for batch in of_chunk(bucket, watch, reading, counts, evidence):
+                yield bucket, batch
+    yield None, DECODED.batch([quality_row(quality.to_json())])
 
 
 def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality) -> Iterator[_Row]:

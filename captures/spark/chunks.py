@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.seams import Seam, seam_of
 from kce.captures.fast.blocks import Block, Rows
 from kce.captures.fast.columns import Reading
-from kce.captures.fast.cuts import Chunk, Cut, Cuts, Flow, ends, text_of
+from kce.captures.fast.cuts import Chunk, Cut, Flow, chunks_of, ends, text_of
 from kce.captures.fast.segment_counts import SegmentCounts
 from kce.captures.files import packet_kernels as k
 from kce.captures.tables.rows import CHUNKED, MAX_EVIDENCE
@@ -144,27 +144,19 @@ def of_chunk(
         looked_back=[counts.looked_back(0, side) for side in sides],
         unbroken=[counts.unbroken(0, side) for side in sides],
     )  # fmt: skip
-    yield CHUNKED.batch([(*(None,) * (len(CHUNKED.columns) - 1), found.to_json())])
+    yield CHUNKED.batch([(*(None,) * (len(CHUNKED.columns) - 2), bucket, found.to_json())])
 
 
-def verified(found: Iterable[Found], cuts: Cuts) -> tuple[list[tuple[Any, ...]], dict[Flow, list[Cut]]]:
-    """Rows of DECODED for the connections whose cuts hold; of the others, those cuts that were not refused."""
-    by_bucket = {each.bucket: each for each in found}
-    rows: list[tuple[Any, ...]] = []
-    refused: dict[Flow, list[Cut]] = {}
-    bucket = cuts.first_bucket
-    for flow, of_flow in cuts.of.items():
-        chunks = [by_bucket.get(bucket + number) for number in range(len(of_flow) + 1)]
-        bucket += len(chunks)
-        held = [_holds(cut, *sides) for cut, sides in zip(of_flow, itertools.pairwise(chunks), strict=True)]
-        whole = [chunk for chunk in chunks if chunk is not None]
-        if _is_doubtful(whole):
-            refused[flow] = []
-        elif not all(held):
-            refused[flow] = [cut for cut, holds in zip(of_flow, held, strict=True) if holds]
-        else:
-            rows += _rows(flow, whole)
-    return rows, refused
+def holding(cuts: Mapping[Flow, Sequence[Cut]], found: Mapping[Chunk, Found]) -> dict[Flow, Sequence[Cut]]:
+    """The cuts that hold. All chunks between them are right, except those of which nothing is known yet."""
+    held: dict[Flow, Sequence[Cut]] = {}
+    for flow, of_flow in cuts.items():
+        chunks = [found.get(chunk) for chunk in chunks_of(flow, of_flow)]
+        pairs = itertools.pairwise(chunks)
+        held[flow] = [cut for cut, sides in zip(of_flow, pairs, strict=True) if _holds(cut, *sides)]
+        if of_flow and _is_doubtful([chunk for chunk in chunks if chunk is not None]):
+            held[flow] = []
+    return held
 
 
 def _holds(cut: Cut, before: Found | None, after: Found | None) -> bool:
@@ -180,7 +172,8 @@ def _is_doubtful(chunks: Sequence[Found]) -> bool:
     )
 
 
-def _rows(flow: Flow, chunks: Sequence[Found]) -> list[tuple[Any, ...]]:
+def rows_of(flow: Flow, chunks: Sequence[Found]) -> list[tuple[Any, ...]]:
+    """Rows of DECODED for a connection: itself, and its counts."""
     quality = Quality()
     for each in chunks:
         quality.add(each.quality)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ from kce.captures.spark.work import File
 from kce.captures.tables.rows import DECODED
 
 if TYPE_CHECKING:
-    from kce.captures.fast.cuts import Cuts, Sample
+    from kce.captures.fast.cuts import Chunk, Cut, Cuts, Flow, Sample
 
 #: Fewer parts are not worth a job.
 LEAST_PARTS = 32
@@ -27,6 +27,9 @@ LEAST_PARTS = 32
 _MOST_TASKS = 10_000
 _MOST_SAMPLED = 20_000
 _MOST_CUTS = 10_000
+
+#: How often chunks are reassembled again before a connection with refused cuts is not cut at all.
+_MOST_AGAIN = 3
 
 #: Bytes of a sample, and of the second one if the first has no place to cut.
 _SAMPLE_BYTES = 1024 * 1024, 8 * 1024 * 1024
@@ -75,37 +78,54 @@ def _sampled(part: _Part, ports: Collection[int]) -> list[Sample]:
     return found
 
 
-class Reassembled(Protocol):
-    """Reassembles the connections ``only``, or all; with ``cuts`` rows are CHUNKED, otherwise DECODED."""
-
-    def __call__(self, cuts: Cuts | None = None, only: Sequence[str] = ()) -> DataFrame: ...
-
-
 def joined(
-    spark: SparkSession, reassembled: Reassembled, taken: Sequence[Sample], target_bytes: int, first_bucket: int
+    spark: SparkSession,
+    reassembled: Callable[[Cuts | None], DataFrame],
+    taken: Sequence[Sample],
+    target_bytes: int,
+    first_bucket: int,
 ) -> DataFrame:
     """DECODED rows of all connections, the large ones in chunks of about ``target_bytes``.
 
-    Connections with refused cuts are reassembled again, first with the other cuts, and then with none.
+    ``reassembled`` makes CHUNKED rows of some chunks, and of what is not cut. Where a cut is refused, the chunks on
+    both sides are reassembled again as one, until all cuts hold, or there are none.
     """
     # imported late: slow to import, and usually nothing is cut
-    from kce.captures.fast.cuts import Cuts, chosen, text_of
-    from kce.captures.spark.chunks import Found, verified
+    from kce.captures.fast.cuts import Cuts, chosen, chunks_of
+    from kce.captures.spark.chunks import Found, holding, rows_of
 
     target_bytes = max(target_bytes, sum(sample.size for sample in taken) // _MOST_CUTS)
-    cuts = Cuts(chosen(taken, target_bytes), first_bucket)
-    only: list[str] = []
-    parts: list[DataFrame] = []
-    while cuts:
-        rows = reassembled(cuts, only)
-        found = rows.where(f.col("chunk").isNotNull()).select("chunk").toArrow()
-        whole, refused = verified(map(Found.from_json, found.column("chunk").to_pylist()), cuts)
-        cuts = Cuts({} if only else refused, first_bucket)
-        only = [text_of(flow) for flow in refused]
-        is_right = f.col("connection").isNull() | ~f.col("connection").isin(only)
-        parts.append(rows.where(f.col("chunk").isNull() & is_right).drop("chunk"))
-        made = spark.createDataFrame(pa.Table.from_batches([DECODED.batch(whole)]), spark_schema(DECODED))
-        parts.append(made.select(parts[0].columns))
-        if not refused:
-            return functools.reduce(DataFrame.union, parts)
-    return functools.reduce(DataFrame.unionByName, [reassembled(None, only), *parts])
+    held: Mapping[Flow, Sequence[Cut]] = chosen(taken, target_bytes)
+    if not held:
+        return reassembled(None)
+    known: dict[Chunk, Found] = {}
+    passes: list[tuple[DataFrame, dict[int, Chunk]]] = []
+    cuts = Cuts(held, first_bucket)
+    while True:
+        rows, chunks = reassembled(cuts), cuts.chunks()
+        passes.append((rows, chunks))
+        texts = rows.where(f.col("chunk").isNotNull()).select("chunk").toArrow().column("chunk").to_pylist()
+        known |= {chunks[found.bucket]: found for found in map(Found.from_json, texts)}
+        held = holding(held, known)
+        of_flows = {flow: chunks_of(flow, some) for flow, some in held.items()}
+        if len(passes) > _MOST_AGAIN:
+            held = {flow: some if known.keys() >= set(of_flows[flow]) else [] for flow, some in held.items()}
+            of_flows = {flow: chunks_of(flow, some) for flow, some in held.items()}
+        right = {chunk for of_flow in of_flows.values() for chunk in of_flow}
+        if right <= known.keys():
+            break
+        cuts = Cuts(held, first_bucket).of_chunks(right - known.keys())
+    parts = [
+        _right(rows, [bucket for bucket, chunk in chunks.items() if chunk not in right]) for rows, chunks in passes
+    ]
+    whole = [row for flow, of_flow in of_flows.items() for row in rows_of(flow, [known[chunk] for chunk in of_flow])]
+    made = spark.createDataFrame(pa.Table.from_batches([DECODED.batch(whole)]), spark_schema(DECODED))
+    return functools.reduce(DataFrame.union, [*parts, made.select(parts[0].columns)])
+
+
+def _right(rows: DataFrame, wrong: Sequence[int]) -> DataFrame:
+    """The exchanges of chunks, except those of ``wrong`` buckets, and all of what is not cut."""
+    kept = rows.where(f.col("chunk").isNull())
+    if wrong:
+        kept = kept.where(f.col("bucket").isNull() | ~f.col("bucket").isin(list(wrong)))
+    return kept.drop("bucket", "chunk")

@@ -49,16 +49,14 @@ def packet_batches(
 
 def block_batches(
     file: File, number: int, split: Split, buckets: int, ports: Collection[int] = (), cuts: Cuts | None = None,
-    only: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The rows of BLOCKS of one file, or of a split of it. ``only`` names connections; none means all."""
+    """The rows of BLOCKS of one file, or of a split of it."""
     quality = Quality()
     divider = Divider(buckets, None if cuts is None else cuts.divide)
-    chosen, flows = Chosen(test=only.__contains__ if only else None), Flows()
     try:
         with CaptureFile(file.path, file.name, split=split) as capture:
             for block in dissected(capture, quality, window_bytes=BATCH_BYTES, ports=ports):
-                yield _divided(divider.divide(chosen.of_block(block, flows)), file.name, number)
+                yield _divided(divider.divide(block), file.name, number)
     except CaptureError as e:
         quality.unreadable.append(str(e))
     messages = {"bucket": number % buckets, "begin_ns": 0, "number": number, "packet": 0, "quality": quality.to_json()}

@@ -8,7 +8,6 @@ other and hold the state of one bucket's open connections.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -61,14 +60,13 @@ def decode(
     source = spark.read.format(KafkaCapture.name()).options(**options, splits=as_option(splits))
     source = source.option("level", BLOCKS.name).option("buckets", tasks * _BUCKETS_PER_TASK)
 
-    def reassembled(cuts: Cuts | None = None, only: Sequence[str] = ()) -> DataFrame:
-        """With the columns of CHUNKED if there are ``cuts``; of the connections ``only``, if there are any."""
+    def reassembled(cuts: Cuts | None) -> DataFrame:
         table, blocks = DECODED.of(wanted), source
         if cuts is not None:
-            table = CHUNKED.of(None if wanted is None else wanted | {"connection", "chunk"})
+            table = CHUNKED.of(None if wanted is None else wanted | {"bucket", "chunk"})
             blocks = blocks.option("cuts", cuts.to_json())
-        read = blocks.option("connections", json.dumps(only)).load(list(paths))
-        if only:  # their packets were counted before
+        read = blocks.load(list(paths))
+        if cuts is not None and cuts.only is not None:  # the packets were counted before
             read = read.where(f.col("quality").isNull())
         task = functools.partial(
             _decode, evidence=evidence, names=frozenset(table.schema.names), ports=frozenset(ports), cuts=cuts
@@ -81,7 +79,7 @@ def decode(
 
     taken = samples(spark, given, splits, ports)
     if not taken:
-        return reassembled()
+        return reassembled(None)
     return joined(spark, reassembled, taken, bytes_per_task, tasks * _BUCKETS_PER_TASK).select(
         DECODED.of(wanted).schema.names
     )
