@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,11 +29,14 @@ from kce.captures.fast.blocks import Block, Flows, Rows, ends_of
 from kce.captures.files import packet_kernels as k
 from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Endpoint, connection_text
 
-#: Connections with less than this share of a sample are not large.
-_LEAST_SHARE = 1 / 16
+#: A sample is of the largest connections, so many at most, but none with less than this share.
+_MOST_CONNECTIONS = 16
+_LEAST_SHARE = 1 / 256
 
-#: Bytes of a request in which its header is looked for.
-_HEADER_BYTES = 2048
+#: Turns of the two sides that are looked at.
+_MOST_TURNS = 1000
+
+_LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
 #: The ends of a connection, as ``frame_kernels`` has them.
 Flow = tuple[int, ...]
@@ -183,7 +187,9 @@ def sampled(block: Block, of_bytes: int) -> list[Sample]:
     shares = sizes / max(1, packets[:, k.SIZE].sum())
     time_ns = int(packets[0, k.TIME])
     samples = []
-    for number in np.flatnonzero(shares >= _LEAST_SHARE).tolist():
+    for number in np.argsort(-shares, kind="stable")[:_MOST_CONNECTIONS].tolist():
+        if shares[number] < _LEAST_SHARE:
+            break
         flow = tuple(flows[number, : b.PACKED_FLOW].tolist())
         cut = _cut(block.data, packets[of_packets == number], flows[number])
         samples.append(Sample(flow, time_ns, int(shares[number] * of_bytes), cut))
@@ -191,44 +197,58 @@ def sampled(block: Block, of_bytes: int) -> list[Sample]:
 
 
 def _cut(data: npt.NDArray[np.uint8], packets: Rows, flow: Rows) -> Cut | None:
-    """The first place between two exchanges of a connection: a request and its response, and another request.
-
-    Each response fills the packets between two requests, so nothing else was in flight.
-    """
+    """The first place where nothing is outstanding: requests, responses up to that of the last, and another request."""
     if (packets[:, k.FLAGS] & (FIN | SYN | RST)).any():
         return None
     latest_ns = np.maximum.accumulate(packets[:, k.TIME])
     rows = np.flatnonzero(packets[:, k.SIZE] + packets[:, k.CUT])
     sent = packets[rows]
     sides = sent[:, k.FLOW] & 1
-    runs = np.flatnonzero(np.diff(sides, prepend=-1))
+    turns = np.flatnonzero(np.diff(sides, prepend=-1))[:_MOST_TURNS].tolist()
     good = _in_order(sent, sides)
-    for asked, answered, following in zip(runs, runs[1:], runs[2:], strict=False):
-        packet = sent[following]
-        at = int(rows[following])
+    for asked, answered, following in zip(turns, turns[1:], turns[2:], strict=False):
+        packet, at = sent[following], int(rows[following])
         if not good[asked + 1 : following + 1].all() or packets[at, k.TIME] <= latest_ns[at - 1]:
             continue
         if not packet[k.FLAGS] & ACK or packet[k.ACKNOWLEDGEMENT] != _end(sent[following - 1]):
             continue
-        start, after = (request_start(_text(data, sent[each]), certain=False) for each in (asked, following))
-        if not (isinstance(start, Start) and isinstance(after, Start) and follows(start, after)):
+        last, next_one = _last_request(_text(data, sent[asked:answered])), request_start(_text(data, packet[None]))
+        if last is None or not (isinstance(next_one, Start) and follows(last, next_one)):
             continue
-        if 4 + start.length != sent[asked:answered, k.SIZE].sum():
-            continue
-        response = _text(data, sent[answered])[:8]
-        size = int(sent[answered:following, k.SIZE].sum())
-        if response != (size - 4).to_bytes(4) + start.correlation_id.to_bytes(4):
+        if _last_response(_text(data, sent[answered:following])) != last.correlation_id:
             continue
         lower, higher = ends_of(flow)
         client, server = (higher, lower) if sides[following] else (lower, higher)
         sequences = int(packet[k.SEQUENCE]), int(packet[k.ACKNOWLEDGEMENT])
-        return Cut(int(packet[k.TIME]), Seam(client, server, sequences, Header.of(start)))
+        return Cut(int(packet[k.TIME]), Seam(client, server, sequences, Header.of(last)))
     return None
+
+
+def _last_request(data: bytes) -> Start | None:
+    """The last of the requests that fill ``data``; None if it is something else."""
+    at, last = 0, None
+    while at < len(data):
+        start = request_start(data, at)
+        if not isinstance(start, Start):
+            return None
+        at, last = at + 4 + start.length, start
+    return last if at == len(data) else None
+
+
+def _last_response(data: bytes) -> int | None:
+    """The correlation id of the last of the responses that fill ``data``; None if it is something else."""
+    at, last = 0, None
+    while len(data) - at >= 8:
+        length, last = _LENGTH_AND_ID(data, at)
+        if length < 4:
+            return None
+        at += 4 + length
+    return last if at == len(data) else None
 
 
 def _in_order(sent: Rows, sides: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Whether each segment is whole, and follows the one that its side sent before."""
-    good: npt.NDArray[np.bool_] = sent[:, k.CUT] == 0
+    good: npt.NDArray[np.bool_] = np.equal(sent[:, k.CUT], 0)
     for side in range(2):
         own = np.flatnonzero(sides == side)
         good[own[1:]] &= sent[own[1:], k.SEQUENCE] == _end(sent[own[:-1]].T)
@@ -240,6 +260,5 @@ def _end(packet: Any) -> Any:
     return (packet[k.SEQUENCE] + packet[k.SIZE]) & 0xFFFFFFFF
 
 
-def _text(data: npt.NDArray[np.uint8], packet: Rows) -> bytes:
-    at = int(packet[k.PAYLOAD])
-    return data[at : at + min(int(packet[k.SIZE]), _HEADER_BYTES)].tobytes()
+def _text(data: npt.NDArray[np.uint8], packets: Rows) -> bytes:
+    return b"".join(data[at : at + size].tobytes() for at, size in packets[:, [k.PAYLOAD, k.SIZE]].tolist())

@@ -152,10 +152,9 @@ def holding(cuts: Mapping[Flow, Sequence[Cut]], found: Mapping[Chunk, Found]) ->
     held: dict[Flow, Sequence[Cut]] = {}
     for flow, of_flow in cuts.items():
         chunks = [found.get(chunk) for chunk in chunks_of(flow, of_flow)]
-        pairs = itertools.pairwise(chunks)
-        held[flow] = [cut for cut, sides in zip(of_flow, pairs, strict=True) if _holds(cut, *sides)]
-        if of_flow and _is_doubtful([chunk for chunk in chunks if chunk is not None]):
-            held[flow] = []
+        holds = [_holds(cut, *sides) for cut, sides in zip(of_flow, itertools.pairwise(chunks), strict=True)]
+        begun = [chunk for chunk, is_right in zip(chunks[1:], holds, strict=True) if chunk is not None and is_right]
+        held[flow] = [] if _is_doubtful(chunks[0], begun) else list(itertools.compress(of_flow, holds))
     return held
 
 
@@ -165,11 +164,11 @@ def _holds(cut: Cut, before: Found | None, after: Found | None) -> bool:
     return all(back <= there for back, there in zip(after.looked_back, before.unbroken, strict=True))
 
 
-def _is_doubtful(chunks: Sequence[Found]) -> bool:
+def _is_doubtful(first: Found | None, others: Sequence[Found]) -> bool:
     """Gaps of both sides that end at once are taken in the order in which the sides were first seen."""
-    return any(each.doubt for each in chunks) or (
-        any(not each.client_first for each in chunks[:1]) and any(each.quality.gaps for each in chunks[1:])
-    )
+    if first is None or first.doubt or any(other.doubt for other in others):
+        return True
+    return not first.client_first and any(other.quality.gaps for other in others)
 
 
 def rows_of(flow: Flow, chunks: Sequence[Found]) -> list[tuple[Any, ...]]:

@@ -20,12 +20,12 @@ from kce.captures.tables.rows import DECODED
 if TYPE_CHECKING:
     from kce.captures.fast.cuts import Chunk, Cut, Cuts, Flow, Sample
 
-#: Fewer parts are not worth a job.
+#: Fewer parts, or bytes of half as many, are not worth a job.
 LEAST_PARTS = 32
 
 #: Most tasks, samples and cuts: of more parts, every other one gives a sample, or fewer; and chunks become larger.
 _MOST_TASKS = 10_000
-_MOST_SAMPLED = 20_000
+_MOST_SAMPLED = 10_000
 _MOST_CUTS = 10_000
 
 #: How often chunks are reassembled again before a connection with refused cuts is not cut at all.
@@ -38,11 +38,15 @@ _Part = tuple[str, Split, int]
 
 
 def samples(
-    spark: SparkSession, files: Sequence[File], splits: Mapping[str, Sequence[Split]], ports: Collection[int]
+    spark: SparkSession,
+    files: Sequence[File],
+    splits: Mapping[str, Sequence[Split]],
+    target_bytes: int,
+    ports: Collection[int],
 ) -> list[Sample]:
-    """The large connections at the beginning of each part of each file; none if there are few parts."""
+    """The large connections at the beginning of each part of each file; none if there are few parts, or small ones."""
     parts = list(_parts(files, splits))
-    if len(parts) < LEAST_PARTS:
+    if len(parts) < LEAST_PARTS or sum(size for *_, size in parts) < LEAST_PARTS * target_bytes // 2:
         return []
     known = frozenset(ports)
     each = -(-len(parts) // _MOST_SAMPLED)

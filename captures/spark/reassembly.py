@@ -77,7 +77,7 @@ def decode(
             .mapInArrow(task, spark_schema(table))
         )
 
-    taken = samples(spark, given, splits, ports)
+    taken = samples(spark, given, splits, bytes_per_task, ports)
     if not taken:
         return reassembled(None)
     return joined(spark, reassembled, taken, bytes_per_task, tasks * _BUCKETS_PER_TASK).select(
