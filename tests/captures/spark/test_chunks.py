@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from kce import wire
 from kce.captures.exchanges.assembly import Assembly
 from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.seams import seam_of
 from kce.captures.fast.blocks import Flows, dissected, first_block, segment_of
-from kce.captures.fast.cuts import Cut, Cuts, chosen, chunks_of, sampled
+from kce.captures.fast.cuts import Cut, Cuts, Sample, chosen, chunks_of, sampled
 from kce.captures.files import packet_kernels as k
 from kce.captures.files.index import splits
 from kce.captures.files.pcap import CaptureFile
@@ -28,7 +29,7 @@ from kce.captures.tables.rows import BLOCKS, CHUNKED, DECODED
 from kce.captures.tcp.streams import connection_key
 from tests.captures.exchanges.test_exactness import CASES
 from tests.captures.fast.test_bulk import packets_of, rows_of
-from tests.captures.made_files import pcap
+from tests.captures.made_files import START_NS, ipv4, pcap, tcp
 from tests.captures.wiretap import Wiretap, observe
 
 BUCKETS = 5
@@ -200,3 +201,191 @@ def test_a_connection_in_several_files_and_what_another_host_saw(file):
     files = [file(pcap(part, link_type=101, nanoseconds=True), f"{'bac'[at]}.pcap") for at, part in enumerate(parts)]
     held, _ = check(files, files[0].stat().st_size // 3, of)
     assert count(held) > 3
+
+
+class Line:
+    """One connection packet by packet, each 10 ms after the one before."""
+
+    def __init__(self):
+        self.packets = []
+        self.now_ns = START_NS
+        self.next = [1000, 5000]
+        self.number = 0
+
+    def packet(self, side, payload=b"", flags=0x18, sequence=None, seen=True):
+        sequence = self.next[side] if sequence is None else sequence
+        ports = (40001, 9092) if side == 0 else (9092, 40001)
+        hosts = ("10.0.0.1", "10.0.0.2") if side == 0 else ("10.0.0.2", "10.0.0.1")
+        segment = tcp(
+            payload, source_port=ports[0], destination_port=ports[1], sequence=sequence, flags=flags,
+            acknowledgement=self.next[1 - side],
+        )  # fmt: skip
+        self.now_ns += 10_000_000
+        if seen:
+            self.packets.append((self.now_ns, ipv4(segment, source=hosts[0], destination=hosts[1])))
+        if sequence == self.next[side]:
+            self.next[side] += len(payload) + bool(flags & 3)
+
+    def opened(self):
+        self.packet(0, flags=2)
+        self.packet(1, flags=0x12)
+        self.packet(0, flags=0x10)
+
+    def ask(self):
+        self.number += 1
+        request = wire.encode_request(
+            wire.MetadataRequest(topics=()), api_version=9, correlation_id=self.number, client_id="c"
+        )
+        self.packet(0, wire.frame(request))
+
+    def answer(self, number, lost=False):
+        """A response, of which the observer may have lost the middle; where that begins, and what it is."""
+        topics = tuple(wire.MetadataResponseTopic(name=f"topic-{at}") for at in range(20))
+        response = wire.frame(
+            wire.encode_response(wire.MetadataResponse(topics=topics), api_version=9, correlation_id=number)
+        )
+        self.packet(1, response[:100])
+        middle = self.next[1]
+        self.packet(1, response[100:200], seen=not lost)
+        self.packet(1, response[200:])
+        return middle, response[100:200]
+
+    def exchange(self, lost=False):
+        self.ask()
+        middle = self.answer(self.number, lost)
+        self.packet(0, flags=0x10)
+        return middle
+
+    def checked(self, file, at):
+        """Cut where the observer saw packet ``at``, the first of a request, if that is a place. How many cuts hold."""
+        path = file(pcap(self.packets, link_type=101))
+        ((flow, of_flow),) = places(path).items()
+        time_ns, seam = of_flow[at]
+        assert seam is not None
+        held, _ = check([path], path.stat().st_size, {flow: [Cut(time_ns, seam)]})
+        return count(held)
+
+
+def test_what_a_chunk_repeats_of_the_one_before_is_known(file):
+    line = Line()
+    line.opened()
+    middle, lost = line.exchange()
+    at = len(line.packets)
+    line.exchange()
+    line.packet(1, lost, sequence=middle)
+    assert line.checked(file, at) == 1
+
+
+def test_a_hole_before_a_cut_that_is_filled_behind_it(file):
+    """It is not a retransmission, which the chunk that has it cannot know."""
+    line = Line()
+    line.opened()
+    middle, lost = line.exchange(lost=True)
+    line.now_ns += 5_000_000_000  # the hole has become a gap
+    line.exchange()
+    at = len(line.packets)
+    line.exchange()
+    assert line.checked(file, at) == 1
+    line.packet(1, lost, sequence=middle)
+    assert line.checked(file, at) == 0
+
+
+def test_a_syn_that_comes_again_behind_a_cut(file):
+    """It has the first sequence number of this connection, so it does not begin another."""
+    line = Line()
+    line.opened()
+    line.exchange()
+    at = len(line.packets)
+    line.exchange()
+    line.packet(0, flags=2, sequence=1000)
+    line.exchange()
+    assert line.checked(file, at) == 0
+
+
+@pytest.mark.parametrize(("flags", "held"), [(0x11, 0), (0x14, 0), (0x10, 1)])
+def test_data_behind_the_end(flags, held, file):
+    """After FIN or RST they may belong to another connection, which the beginning of this one decides."""
+    line = Line()
+    line.opened()
+    line.exchange()
+    at = len(line.packets)
+    line.exchange()
+    line.packet(0, flags=flags, sequence=line.next[0])
+    line.exchange()
+    assert line.checked(file, at) == held
+
+
+def test_a_clock_that_is_set_back(file):
+    line = Line()
+    line.opened()
+    line.exchange()
+    at = len(line.packets)
+    line.exchange()
+    line.now_ns -= 200_000_000_000
+    for _ in range(80):
+        line.exchange()
+    assert line.checked(file, at) == 0
+
+
+def place_in(line, file):
+    """What a sample proposes."""
+    with CaptureFile(file(pcap(line.packets, link_type=101))) as capture:
+        (sample,) = sampled(first_block(capture, 1 << 20), 1000)
+    assert sample.size == 1000
+    return sample.cut
+
+
+def test_a_place_is_found_behind_an_exchange(file):
+    line = Line()
+    line.exchange()
+    assert place_in(line, file) is None  # nothing follows
+    sequences = tuple(line.next)
+    line.exchange()
+    cut = place_in(line, file)
+    assert cut.seam.sequences == sequences
+    assert cut.seam.client == (bytes([10, 0, 0, 1]), 40001)
+    assert cut.seam.last[1:] == (3, 9, 1, "c")
+    assert cut.time_ns == line.packets[5][0]
+
+
+def test_a_place_is_found_behind_several_requests_in_flight(file):
+    line = Line()
+    line.ask()
+    line.ask()
+    line.answer(1)
+    line.ask()
+    line.answer(2)
+    line.ask()
+    line.answer(3)
+    assert place_in(line, file) is None  # one was always in flight
+    line.answer(4)
+    sequences = tuple(line.next)
+    line.exchange()
+    cut = place_in(line, file)
+    assert (cut.seam.sequences, cut.seam.last.correlation_id) == (sequences, 4)
+
+
+@pytest.mark.parametrize("what", ["lost", "repeated", "opened", "at once", "not acknowledged", "other bytes"])
+def test_no_place_is_found_where_something_is_wrong(what, file):
+    line = Line()
+    if what == "opened":
+        line.opened()
+    line.exchange(lost=what == "lost")
+    if what == "not acknowledged":
+        line.next[1] -= 1
+    if what == "other bytes":
+        line.packet(1, b"abc")
+    line.exchange()
+    if what == "repeated":
+        line.packets[2] = line.packets[2][0], line.packets[1][1]
+    if what == "at once":
+        line.packets = [(START_NS, data) for _, data in line.packets]
+    assert place_in(line, file) is None
+
+
+def test_cuts_are_chosen_by_size():
+    flow, other = (0, 1, 0, 2, 3), (0, 1, 0, 2, 4)
+    samples = [Sample(flow, at, 60, None if at == 5 else Cut(at, at)) for at in range(10)]
+    samples += [Sample(other, at, 4, Cut(at, at)) for at in range(10)]
+    of = chosen(reversed(samples), 200)
+    assert {flow: [cut.time_ns for cut in cuts] for flow, cuts in of.items()} == {flow: [2, 4, 6, 8]}
