@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from kce.captures.exchanges.pairing import Conversation, Message, Peers
 from kce.captures.exchanges.quality import Quality
+from kce.captures.exchanges.seams import Seam, resumed
 from kce.captures.tcp.directions import End, Event
 from kce.captures.tcp.segments import Segment
 from kce.captures.tcp.streams import Connection, Streams
@@ -14,7 +15,8 @@ from kce.captures.tcp.streams import Connection, Streams
 class Assembly:
     """The state of all open connections. ``quality`` has the counts of closed ones.
 
-    ``ports`` are listener ports, if known. ``ended`` is called with the peers of each closed Kafka connection.
+    ``ports`` are listener ports, if known. ``ended`` is called with the peers of each closed Kafka connection,
+    ``open_at_end`` with each connection that is open when all segments were received.
     """
 
     def __init__(
@@ -23,6 +25,7 @@ class Assembly:
         self.quality = quality
         self._ports = ports
         self.ended = ended
+        self.open_at_end: Callable[[Connection, Conversation], object] = lambda connection, conversation: None
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
         self._waiting: set[Conversation] = set()
@@ -38,12 +41,20 @@ class Assembly:
         conversation = None if connection is None else self._conversations.get(connection)
         return None if connection is None or conversation is None else (connection, conversation)
 
+    def resume(self, seam: Seam, begin_ns: int) -> None:
+        """Begin in the middle of a connection, before its first segment."""
+        connection, conversation = resumed(seam, begin_ns)
+        self._streams.resume(connection)
+        self._conversations[connection] = conversation
+
     def receive(self, segment: Segment) -> Iterator[Message]:
         """Messages completed by ``segment``."""
         return self._take(self._streams.receive(segment))
 
     def finish(self) -> Iterator[Message]:
         """The last messages, above all unanswered requests."""
+        for connection, conversation in self._conversations.items():
+            self.open_at_end(connection, conversation)
         yield from self._take(self._streams.finish())
         self._streams = Streams()
 

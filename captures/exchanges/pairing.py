@@ -103,6 +103,15 @@ class Conversation:
         self._early_bytes = 0
         self._sasl_tokens: int | None = None  # bare tokens in flight, while SASL may exchange them
 
+    @classmethod
+    def resumed(cls, connection: Connection, last: Start) -> Conversation:
+        """One whose next byte of either side begins a frame, with nothing in flight; ``last`` is its last request."""
+        conversation = cls(connection)
+        conversation._undecided = None
+        conversation._speak(0, lost=False, of_server=False)
+        conversation._last = last
+        return conversation
+
     @property
     def waiting(self) -> bool:
         """Whether events so far may still complete messages."""
@@ -122,6 +131,11 @@ class Conversation:
         if self._peers is None:
             return self._undecided is None
         return self._sasl_tokens is None and not self._early and self._requests.idle and self._responses.idle
+
+    @property
+    def last(self) -> Start | None:
+        """The header of the last request."""
+        return self._last
 
     @property
     def in_flight(self) -> Sequence[Request]:
@@ -229,19 +243,23 @@ class Conversation:
         """The connection is Kafka's: process the kept events."""
         undecided, self._undecided, self._candidates = self._undecided or deque(), None, None
         self._heads = {}, {}
-        endpoints = self._connection.endpoints
-        self._client = client
-        self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
-        self._requests = Framer(self._find_request, self._wants_request, lost=lost)
         of_server = lost and not (self._connection.begins(1 - client) and self._undecided_whole)
-        self._responses = Framer(
-            self._find_response, self._wants_response, lost=of_server, patient=True, believes=self._believes_response
-        )
+        self._speak(client, lost=lost, of_server=of_server)
         self.quality.connections += 1
         messages: list[Message] = []
         for event in undecided:
             messages += self._continue(event)
         return messages
+
+    def _speak(self, client: int, *, lost: bool, of_server: bool) -> None:
+        """Know who is the client, and whether its first byte begins a frame, and that ``of_server``."""
+        endpoints = self._connection.endpoints
+        self._client = client
+        self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
+        self._requests = Framer(self._find_request, self._wants_request, lost=lost)
+        self._responses = Framer(
+            self._find_response, self._wants_response, lost=of_server, patient=True, believes=self._believes_response
+        )
 
     def _leave_alone(self) -> list[Message]:
         if self._undecided:

@@ -173,7 +173,7 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
     if is_zookeeper_connect(buffer[at : at + 32]):
         return Verdict.NO
     if last is not None:
-        if not _follows(last, start):
+        if not follows(last, start):
             return Verdict.NO
         if at in borders and start.client_id:
             return Verdict.YES
@@ -200,7 +200,7 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
     return _leads_to_a_border(buffer, start, end, borders, broken_off=final and at in borders)
 
 
-def _follows(last: Start, start: Start) -> bool:
+def follows(last: Start, start: Start) -> bool:
     """Whether one client may have sent both, in this order."""
     return start.client_id == last.client_id and 0 < start.correlation_id - last.correlation_id < _MAX_CORRELATION_STEP
 
@@ -215,7 +215,7 @@ def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collectio
         following = request_start(buffer, end, certain=False)
         if isinstance(following, Verdict):
             return following
-        if not _follows(start, following):
+        if not follows(start, following):
             return Verdict.NO
         start = following
         end += 4 + start.length

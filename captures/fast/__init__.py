@@ -4,6 +4,7 @@ blocks           packets as arrays           bulk             streams, frames an
 messages         the decoder, for `kce decode`
 packet_columns   rows of packets             control_columns  contents of control requests
 body_programs    programs that check frames  segment_counts   retransmissions and resets
+cuts             where large connections may be divided among tasks
 *_kernels        their loops, compiled by numba
 """
 

@@ -32,9 +32,20 @@ PACKED_COLUMNS = 5
 #: columns of a connection that are packed: its ends
 PACKED_FLOW = BOTH_PORTS + 1
 
-# columns of a connection's counts; NEXT and KNOWN of each side
-FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS, NEXT, KNOWN = 0, 1, 2, 3, 4, 5, 6, 7, 9
-COUNT_COLUMNS = 11
+# columns of a connection's counts; NEXT, KNOWN and SINCE (the first NEXT since the last SYN) of each side
+FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS, NEXT, KNOWN, SINCE = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    9,
+    11,
+)
+COUNT_COLUMNS = 13
 
 _SYN, _RST = 0x02, 0x04
 
@@ -172,14 +183,12 @@ def count(packets, first, flows, table, used, counts):
             continue
         if used == len(flows):
             return index, np.int64(-1), np.int64(0), used
-        before = used
         row, used, turned = flow_of(flows, table, used, packet)
         of = counts[row]
         side = np.int64(turned)
         size = packet[SIZE] + packet[CUT]
         syn = packet[FLAGS] & _SYN
-        if row == before:
-            of[:] = 0
+        if of[SEGMENTS] == 0:
             of[FIRST_US] = packet[TIME] // 1000
         of[LAST_US] = packet[TIME] // 1000
         of[SEGMENTS] += 1
@@ -189,7 +198,7 @@ def count(packets, first, flows, table, used, counts):
             return index, row, side, used
         if not known:
             of[KNOWN + side] = 1
-            of[NEXT + side] = packet[SEQUENCE] + (1 if syn else 0)
+            of[NEXT + side] = of[SINCE + side] = packet[SEQUENCE] + (1 if syn else 0)
         if size:
             if (of[NEXT + side] - packet[SEQUENCE]) & 0xFFFFFFFF:
                 return index, row, side, used

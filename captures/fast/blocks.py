@@ -59,6 +59,11 @@ def dissected(
     return sorted_by_time(_dissected(capture, quality, window_bytes, file, ports))
 
 
+def first_block(capture: CaptureFile, window_bytes: int, ports: Collection[int] = ()) -> Block | None:
+    """The first packets of a capture, or of the opened split, in its order; None if there are none."""
+    return next(_dissected(capture, Quality(), window_bytes, 0, ports), None)
+
+
 def _dissected(
     capture: CaptureFile, quality: Quality, window_bytes: int, file: int, ports: Collection[int]
 ) -> Iterator[Block]:
@@ -388,17 +393,24 @@ class Divided(NamedTuple):
     payload_ends: npt.NDArray[np.int64]
 
 
-class Divider:
-    """Divides blocks among ``count`` buckets; a connection has the same bucket in every capture."""
+#: (packets, connections, bucket of each, begin_ns) -> the first three: see ``cuts``
+Cutting = Callable[[Rows, Rows, Rows, int], tuple[Rows, Rows, Rows]]
 
-    def __init__(self, count: int) -> None:
+
+class Divider:
+    """Divides blocks among ``count`` buckets; a connection has the same bucket in every capture, unless it is cut."""
+
+    def __init__(self, count: int, cutting: Cutting | None = None) -> None:
         self._count = count
+        self._cutting = cutting
         self._flows = Flows()
 
     def divide(self, block: Block) -> Divided:
         packets = block.packets[: b.keep_share(block.packets, 0, 1, *_NOTHING_KNOWN)]
         flows = self._flows.number(packets)[:, : b.PACKED_FLOW]
         of_flow = b.buckets_of(flows, self._count)
+        if self._cutting is not None:
+            packets, flows, of_flow = self._cutting(packets, flows, of_flow, block.begin_ns)
         order = np.argsort(of_flow, kind="stable")
         buckets, flow_begins = np.unique(of_flow[order], return_index=True)
         places = np.searchsorted(buckets, of_flow)

@@ -32,6 +32,7 @@ class SegmentCounts:
         self._table = np.full(4096, -1, np.int64)
         self._used = 0
         self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._lowest: dict[tuple[int, int], int] = {}  # of the positions behind the next one
         self._evidence: dict[int, list[tuple[int, str]]] = {}
         self._ends: dict[int, tuple[object, ...]] = {}
         self._opening: set[int] = set()  # a SYN was not accepted yet
@@ -41,6 +42,17 @@ class SegmentCounts:
         for block in blocks:
             self.add(block.packets)
             yield block
+
+    def resume(self, flow: Sequence[int], sequences: tuple[int, int]) -> None:
+        """Begin in the middle of a connection: the sequence numbers of the next bytes of its lower and higher end."""
+        packet = np.zeros(k.COLUMNS, np.int64)
+        packet[k.SOURCE_HIGH : k.SOURCE_HIGH + 2], packet[k.DESTINATION_HIGH : k.DESTINATION_HIGH + 2] = (
+            flow[f.LOW_HIGH : f.HIGH_HIGH], flow[f.HIGH_HIGH : f.BOTH_PORTS],
+        )  # fmt: skip
+        packet[k.PORTS] = flow[f.BOTH_PORTS]
+        row, self._used, _ = f.flow_of(self._flows, self._table, self._used, packet)
+        for side, sequence in enumerate(sequences):
+            self._counts[row, [b.KNOWN + side, b.NEXT + side, b.SINCE + side]] = 1, sequence, sequence
 
     def add(self, packets: Rows) -> None:
         index = 0
@@ -81,6 +93,24 @@ class SegmentCounts:
             counts = self._counts[row, : b.RESETS + 1].tolist()
             yield (lower, higher), (*counts, *self._ends.get(row, _NO_END), packets, files)
 
+    def is_open(self, row: int) -> bool:
+        """Whether the connection was accepted, if it asked for that, and was not ended."""
+        return row not in self._ends and row not in self._opening
+
+    def following(self, row: int, side: int) -> int:
+        """The sequence number of the next byte."""
+        return int(self._counts[row, b.NEXT + side]) & 0xFFFFFFFF
+
+    def looked_back(self, row: int, side: int) -> int:
+        """How many bytes before its beginning a connection was sent again."""
+        since = int(self._counts[row, b.SINCE + side])
+        return since - min(since, self._lowest.get((row, side), since))
+
+    def unbroken(self, row: int, side: int) -> int:
+        """How many bytes were sent since the beginning, or the last hole."""
+        borders = [int(self._counts[row, b.SINCE + side]), *(high for _, high in self._holes.get((row, side), []))]
+        return int(self._counts[row, b.NEXT + side]) - max(borders)
+
     def _one(self, packet: Rows, row: int, side: int) -> None:
         """Classify a segment that is out of order."""
         of = self._counts[row]
@@ -88,8 +118,9 @@ class SegmentCounts:
         size = int(packet[k.SIZE] + packet[k.CUT])
         if flags & SYN or not of[b.KNOWN + side]:
             of[b.KNOWN + side] = 1
-            of[b.NEXT + side] = sequence + bool(flags & SYN)
+            of[b.NEXT + side] = of[b.SINCE + side] = sequence + bool(flags & SYN)
             self._holes.pop((row, side), None)
+            self._lowest.pop((row, side), None)
         again = late = False
         if size:
             again, late = self._receive(row, side, sequence, size)
@@ -115,6 +146,7 @@ class SegmentCounts:
                 self._holes[row, side] = [*holes, (following, begin)][-MAX_HOLES:]
             self._counts[row, b.NEXT + side] = end
             return False, False
+        self._lowest[row, side] = min(begin, self._lowest.get((row, side), begin))
         if size == 1 and begin == following - 1:
             return False, False  # a keep-alive repeats the last byte
         for at, (low, high) in enumerate(holes):

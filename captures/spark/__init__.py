@@ -15,6 +15,7 @@ one-line ``captures.errors.CaptureError`` for files that it cannot read. Only th
 source       the data source; levels, pushdown, tail: its rows, filters and stream
 indexing     splits of large files, made in tasks
 reassembly   captures -> exchanges, partitions, endpoints; buckets: its tasks
+cutting      large connections in several tasks; chunks: what each finds, and whether it is right
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     the results                              report, exports, text: as HTML, JSON, Markdown, text
 small        small captures, decoded by the driver    class_archive   Spark's classes, read once

@@ -12,8 +12,10 @@ from kce.captures.exchanges.pairing import Peers
 from kce.captures.exchanges.quality import Quality
 from kce.captures.fast.blocks import Buffer, in_time, undivided
 from kce.captures.fast.columns import Reading
+from kce.captures.fast.cuts import Cuts
 from kce.captures.fast.segment_counts import SegmentCounts
-from kce.captures.tables.rows import DECODED
+from kce.captures.spark.chunks import Watch, exchanges, of_chunk
+from kce.captures.tables.rows import CHUNKED, DECODED
 from kce.captures.tables.tabulate import Evidence, connection_row, quality_row
 from kce.captures.tcp.segments import connection_text
 
@@ -33,25 +35,41 @@ class _Row(NamedTuple):
 
 def decoded(
     batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None = None,
-    ports: Collection[int] = (),
+    ports: Collection[int] = (), cuts: Cuts | None = None,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """DECODED rows with the columns ``names`` (None: all); ``ports`` are listener ports, if known."""
-    given = [column.name for column in DECODED.of(names).columns]
-    for batch in _decoded(batches, evidence, names, ports):
+    """DECODED rows with the columns ``names`` (None: all), or CHUNKED ones where there are ``cuts``.
+
+    ``ports`` are listener ports, if known.
+    """
+    given = [column.name for column in (DECODED if cuts is None else CHUNKED).of(names).columns]
+    for bucket, batch in _decoded(batches, evidence, names, ports, cuts):
+        if cuts is not None and "bucket" not in batch.schema.names:
+            batch = batch.append_column("bucket", pa.array([bucket] * len(batch), pa.int32()))
+            batch = batch.append_column("chunk", pa.nulls(len(batch), pa.string()))
         yield batch.select(given)
 
 
 def _decoded(
-    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None, ports: Collection[int]
-) -> Iterator[pa.RecordBatch]:
+    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None, ports: Collection[int],
+    cuts: Cuts | None,
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:  # fmt: skip
+    """(bucket of the chunk, if any, rows)"""
     quality = Quality()
     files: list[str] = []
-    for _, of_bucket in itertools.groupby(_rows(batches, files, quality), key=lambda row: row.bucket):
-        blocks = (undivided(row.rows, row.flows, row.payload, row.begin_ns, row.number) for row in of_bucket)
+    for bucket, of_bucket in itertools.groupby(_rows(batches, files, quality), key=lambda row: row.bucket):
+        blocks = in_time(undivided(row.rows, row.flows, row.payload, row.begin_ns, row.number) for row in of_bucket)
         counts = SegmentCounts(files)
-        reading = Reading(counts.passing(in_time(blocks)), files, quality, names=names, ports=ports)
-        yield from _bucket(reading, counts, evidence)
-    yield DECODED.batch([quality_row(quality.to_json())])
+        chunk = None if cuts is None else cuts.chunk(bucket)
+        if chunk is None:
+            reading = Reading(counts.passing(blocks), files, quality, names=names, ports=ports)
+            for batch in _bucket(reading, counts, evidence):
+                yield None, batch
+        else:
+            watch = Watch(chunk)
+            reading = Reading(counts.passing(watch.passing(blocks)), files, Quality(), names=names, ports=ports)
+            for batch in of_chunk(bucket, watch, reading, counts, evidence):
+                yield bucket, batch
+    yield None, DECODED.batch([quality_row(quality.to_json())])
 
 
 def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality) -> Iterator[_Row]:
@@ -75,9 +93,7 @@ def _bucket(reading: Reading, counts: SegmentCounts, evidence: Evidence) -> Iter
         of_kafka.add(connection_text(peers.client, peers.server))
 
     reading.assembly.ended = ended
-    for window in reading.windows():
-        if len(window.responses) or len(window.requests) or window.messages:
-            yield reading.decoded(window, evidence)
+    yield from exchanges(reading, evidence)
     rows = []
     for ends, columns in counts.connections():
         text = connection_text(*ends)

@@ -188,9 +188,8 @@ class _Job:
         register(spark)
         tasks = max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
         self._decoded = reassembly.decode(
-            spark, names, tasks, evidence=evidence, ports=ports, folder=str(Path.cwd())
-        ).persist()
-        stack.callback(self._decoded.unpersist)
+            spark, names, tasks, evidence=evidence, ports=ports, keep=self._persisted, folder=str(Path.cwd())
+        )
 
     def run(self, only: Collection[str], out: str | os.PathLike[str] | None) -> findings.Findings:
         quality = self._quality()
@@ -259,6 +258,9 @@ class _Job:
             # for little data, shuffles and planning cost most: one partition makes every analysis one stage, and a
             # checkpoint cuts the plan
             return frame.coalesce(1).localCheckpoint()
+        return self._persisted(frame)
+
+    def _persisted(self, frame: DataFrame) -> DataFrame:
         kept = frame.persist()
         self._stack.callback(kept.unpersist)
         return kept

@@ -21,6 +21,7 @@ from kce.captures.exchanges.quality import Quality
 from kce.captures.fast.blocks import Block, Chosen, Divided, Divider, Flows, Shares, dissected, in_time, segment_of
 from kce.captures.fast.bulk import Window
 from kce.captures.fast.columns import Reading
+from kce.captures.fast.cuts import Cuts
 from kce.captures.fast.packet_columns import packet_batches as packet_columns
 from kce.captures.files import packet_kernels as k
 from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, first_time_ns
@@ -47,11 +48,11 @@ def packet_batches(
 
 
 def block_batches(
-    file: File, number: int, split: Split, buckets: int, ports: Collection[int] = ()
-) -> Iterator[pa.RecordBatch]:
+    file: File, number: int, split: Split, buckets: int, ports: Collection[int] = (), cuts: Cuts | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The rows of BLOCKS of one file, or of a split of it."""
     quality = Quality()
-    divider = Divider(buckets)
+    divider = Divider(buckets, None if cuts is None else cuts.divide)
     try:
         with CaptureFile(file.path, file.name, split=split) as capture:
             for block in dissected(capture, quality, window_bytes=BATCH_BYTES, ports=ports):

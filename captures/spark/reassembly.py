@@ -8,19 +8,24 @@ other and hold the state of one bucket's open connections.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.spark.cutting import joined, samples
 from kce.captures.spark.indexing import as_option, indexed
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.source import BYTES_PER_TASK, KafkaCapture, files
-from kce.captures.tables.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
+from kce.captures.tables.rows import BLOCKS, CHUNKED, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from kce.captures.tables.tabulate import Evidence
 from kce.wire import ErrorCode
+
+if TYPE_CHECKING:
+    from kce.captures.fast.cuts import Cuts
 
 #: Errors of requests that were fenced as a whole.
 STALE = ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH
@@ -37,25 +42,46 @@ def decode(
     evidence: Evidence = "none",
     names: Collection[str] | None = None,
     ports: Ports = NO_PORTS,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     **options: str,
 ) -> DataFrame:
-    """DECODED rows of captures, reassembled in ``tasks`` tasks: exchanges, connections, and a row of counts per task.
+    """DECODED rows of captures, reassembled in ``tasks`` tasks: exchanges, connections, and rows of counts.
 
     ``evidence``: whether exchanges come with decoded bodies for the report. ``names`` are the columns to make, None all
-    (``tcp`` and ``quality`` always). With ``ports``, only connections to these. ``options`` are the data source's.
+    (``tcp`` and ``quality`` always). With ``ports``, only connections to these. What is used more than once is passed
+    to ``keep``. ``options`` are the data source's.
     """
     if ports:
         options["ports"] = ",".join(map(str, ports))
     wanted = None if names is None else frozenset({*names, "tcp", "quality"})
     bytes_per_task = int(options.get("maxPartitionBytes", BYTES_PER_TASK))
-    splits = indexed(spark, files(paths, options.get("folder", "")), bytes_per_task)
+    given = files(paths, options.get("folder", ""))
+    splits = indexed(spark, given, bytes_per_task)
     source = spark.read.format(KafkaCapture.name()).options(**options, splits=as_option(splits))
-    blocks = source.option("level", BLOCKS.name).option("buckets", tasks * _BUCKETS_PER_TASK).load(list(paths))
-    task = functools.partial(_decode, evidence=evidence, names=wanted, ports=frozenset(ports))
-    return (
-        blocks.repartitionById(tasks, f.col("bucket") % tasks)
-        .sortWithinPartitions("bucket", "begin_ns", "number", "packet")
-        .mapInArrow(task, spark_schema(DECODED.of(wanted)))
+    source = source.option("level", BLOCKS.name).option("buckets", tasks * _BUCKETS_PER_TASK)
+
+    def reassembled(cuts: Cuts | None) -> DataFrame:
+        table, blocks = DECODED.of(wanted), source
+        if cuts is not None:
+            table = CHUNKED.of(None if wanted is None else wanted | {"bucket", "chunk"})
+            blocks = blocks.option("cuts", cuts.to_json())
+        read = blocks.load(list(paths))
+        if cuts is not None and cuts.only is not None:  # the packets were counted before
+            read = read.where(f.col("quality").isNull())
+        task = functools.partial(
+            _decode, evidence=evidence, names=frozenset(table.schema.names), ports=frozenset(ports), cuts=cuts
+        )
+        return keep(
+            read.repartitionById(tasks, f.col("bucket") % tasks)
+            .sortWithinPartitions("bucket", "begin_ns", "number", "packet")
+            .mapInArrow(task, spark_schema(table))
+        )
+
+    taken = samples(spark, given, splits, bytes_per_task, ports)
+    if not taken:
+        return reassembled(None)
+    return joined(spark, reassembled, taken, bytes_per_task, tasks * _BUCKETS_PER_TASK).select(
+        DECODED.of(wanted).schema.names
     )
 
 
@@ -145,10 +171,11 @@ def at_listeners(exchanges: DataFrame, endpoints: DataFrame, ports: Ports = NO_P
 
 
 def _decode(
-    batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None, ports: Collection[int]
-) -> Iterator[pa.RecordBatch]:
+    batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None, ports: Collection[int],
+    cuts: Cuts | None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     from kce.captures.spark.buckets import (
         decoded,  # imported late: slow to import, and only workers need it
     )
 
-    return decoded(batches, evidence, names, ports)
+    return decoded(batches, evidence, names, ports, cuts)

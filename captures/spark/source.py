@@ -60,7 +60,7 @@ class KafkaCapture(DataSource):
     than packets). ``pushFilters``: apply filters while reading. Only for a DataFrame with a single query: Spark 4 keeps
     the filters of one query in the DataFrame, and later queries would get them, too. ``splits`` are those that
     ``captures.spark.indexing`` made; without them the planner makes them. ``folder`` is where relative paths
-    start; by default the working directory of the workers.
+    start; by default the working directory of the workers. ``cuts`` are those of ``captures.spark.cutting``.
     """
 
     @classmethod
@@ -77,6 +77,7 @@ class KafkaCapture(DataSource):
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
             buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema), ports=self._ports(),
             takes_filters=self._flag("pushFilters"), splits=from_option(self.options.get("splits", "{}")),
+            cuts=self.options.get("cuts"),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -199,7 +200,9 @@ class CaptureReader(DataSourceReader):
         self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
         bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None, ports: Collection[int] = (),
         takes_filters: bool = False, splits: Mapping[str, Sequence[Split]] = MappingProxyType({}),
+        cuts: str | None = None,
     ) -> None:  # fmt: skip
+        self._cuts = cuts
         self._takes_filters = takes_filters
         self._splits = splits
         self._buckets = buckets
@@ -244,6 +247,7 @@ class CaptureReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # imported late: slow to import, and planners do not need it
+        from kce.captures.fast.cuts import Cuts
         from kce.captures.spark.levels import block_batches, message_batches, packet_batches
 
         assert isinstance(partition, _Task)
@@ -254,7 +258,10 @@ class CaptureReader(DataSourceReader):
             )  # fmt: skip
         (file,) = partition.files
         if self._level == BLOCKS.name:
-            return block_batches(file, partition.number, partition.part, self._buckets, self._ports)
+            cuts = None if self._cuts is None else Cuts.from_json(self._cuts)
+            return block_batches(
+                file, partition.number, partition.part, self._buckets, self._ports, cuts
+            )  # fmt: skip
         return packet_batches(file, partition.part, self._wanted, fail_fast=self._fail_fast, names=self._names)
 
 

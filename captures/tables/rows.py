@@ -286,6 +286,12 @@ DECODED = Table(
     ),
 )
 
+#: output of reassembly where connections are cut: the bucket of the chunk, if any; rows with only ``bucket`` and
+#: ``chunk``, one per chunk (``captures.spark.chunks``)
+CHUNKED = DECODED._replace(
+    columns=(*DECODED.columns, Column("bucket", pa.int32(), ""), Column("chunk", pa.string(), ""))
+)
+
 #: the shuffle between reading and reassembly: segments of one bucket of connections (``captures.fast.blocks.Divided``);
 #: a row with only ``quality`` per task
 BLOCKS = Table(

@@ -201,6 +201,10 @@ class Direction:
                 events.append(Gap(self.side, lost))
                 self.next += lost
 
+    def lacks_acknowledged(self) -> bool:
+        """Whether bytes were acknowledged that were not captured so far."""
+        return self.acked is not None and self.next is not None and self.position(self.acked) > self.next
+
     def done(self) -> bool:
         """Whether everything up to the FIN was seen."""
         return self.fin is not None and (self.next is None or self.position(self.fin) <= self.next)

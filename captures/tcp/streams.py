@@ -51,6 +51,25 @@ class Connection:
         self._directions = (Direction(0), Direction(1))
         self._opening = True  # until both SYNs are seen, or OPENING_NS are over
 
+    @classmethod
+    def resumed(cls, endpoints: tuple[Endpoint, Endpoint], begin_ns: int, sequences: tuple[int, int]) -> Connection:
+        """One that side 0 opened long ago, where the next byte of each side has the given sequence number.
+
+        It takes all earlier bytes for retransmitted.
+        """
+        connection = cls(1, endpoints, begin_ns)
+        connection.client = 0
+        connection._opening = False
+        for direction, sequence in zip(connection._directions, sequences, strict=True):
+            direction.isn = (sequence - 1) & 0xFFFFFFFF
+            direction.next = direction.position(sequence)
+        return connection
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it is ``steady``, and all that was acknowledged was captured."""
+        return self.steady and not any(direction.lacks_acknowledged() for direction in self._directions)
+
     @property
     def steady(self) -> bool:
         """Whether it is open and holds nothing back: the next bytes of each side are emitted at once."""
@@ -199,6 +218,12 @@ class Streams:
     def connection(self, key: tuple[bytes, int, bytes, int]) -> Connection | None:
         """The open or last connection with this ``connection_key``."""
         return self._connections.get(key)
+
+    def resume(self, connection: Connection) -> None:
+        """Put in a connection that is under way, before its first segment."""
+        (source, source_port), (destination, destination_port) = sorted(connection.endpoints)
+        self._count += 1
+        self._connections[source, source_port, destination, destination_port] = connection
 
     def receive(self, segment: Segment) -> list[tuple[Connection, list[Event]]]:
         """Events of the segment's connection, and of others whose wait is over."""
