@@ -33,18 +33,8 @@ PACKED_COLUMNS = 5
 PACKED_FLOW = BOTH_PORTS + 1
 
 # columns of a connection's counts; NEXT, KNOWN and SINCE (the first NEXT since the last SYN) of each side
-FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS, NEXT, KNOWN, SINCE = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    9,
-    11,
-)
+FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS = range(7)
+NEXT, KNOWN, SINCE = 7, 9, 11
 COUNT_COLUMNS = 13
 
 _SYN, _RST = 0x02, 0x04

@@ -259,9 +259,7 @@ class CaptureReader(DataSourceReader):
         (file,) = partition.files
         if self._level == BLOCKS.name:
             cuts = None if self._cuts is None else Cuts.from_json(self._cuts)
-            return block_batches(
-                file, partition.number, partition.part, self._buckets, self._ports, cuts
-            )  # fmt: skip
+            return block_batches(file, partition.number, partition.part, self._buckets, self._ports, cuts)
         return packet_batches(file, partition.part, self._wanted, fail_fast=self._fail_fast, names=self._names)
 
 
