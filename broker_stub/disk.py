@@ -109,6 +109,6 @@ def replace(disk: Disk, path: str, content: bytes) -> None:
     """Write a file atomically and durably: a reader finds the old content or the new one, also after a crash."""
     part = f"{path}.tmp"
     disk.write(part, content)
-    disk.flush(part)
+    disk.open(part).flush()  # only the content: the name need not survive
     disk.rename(part, path)
     disk.flush_folder(path.rpartition("/")[0])
