@@ -43,10 +43,10 @@ from benchmarks.rows import KAFKA, Row, report
 from kce import wire
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
-from kce.harness.connections import NodeLinks
 from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
 from kce.harness.java import find_java
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.node_process import collect_rarely
 from kce.harness.world import RealWorld
 from kce.wire.metadata_version import LATEST

@@ -23,8 +23,8 @@ from kce import wire
 from kce.broker_stub import Broker, BrokerConfig, LogManager, LogManagerConfig
 from kce.broker_stub.log import LogConfig
 from kce.broker_stub.ports import Address, FrameMemory
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import Connected, Listener, RealWorld
 from kce.harness.world.memory_disk import MemoryDisk
 

@@ -40,9 +40,9 @@ from kce.captures.record.recorder import Recorder
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
 from kce.harness import prometheus
-from kce.harness.connections import NodeLinks
 from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.node_security import NodeSecurity
 from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.listeners_tls import ListenersTls

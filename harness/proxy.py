@@ -32,11 +32,12 @@ from kce.captures.record.recorder import Recorder
 from kce.harness import addresses
 from kce.harness.background import BackgroundTasks
 from kce.harness.client_security import ClientSecurity
-from kce.harness.connections import Link, LinkListener, NodeLinks, answered_request
+from kce.harness.connections import Link, answered_request
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule, applied
 from kce.harness.history import History
 from kce.harness.links import Links
+from kce.harness.node_links import LinkListener, NodeLinks
 from kce.harness.world import World
 from kce.harness.world.real_world import RealWorld
 from kce.wire.transport import ConnectionLost

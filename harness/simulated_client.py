@@ -12,8 +12,8 @@ from kce import wire
 from kce.broker_stub.node_client import NodeClient
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import DATA
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.wire import ErrorCode, Record
 from kce.wire.vocabulary import TopicPartition
 

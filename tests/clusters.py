@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from kce import wire
 from kce.harness import Cluster
-from kce.harness.connections import Link, NodeLinks
+from kce.harness.connections import Link
 from kce.harness.links import Links
 from kce.harness.members import InProcessMember
 from kce.harness.node import Node
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import RealWorld
 from kce.zookeeper.store import Create, value
 

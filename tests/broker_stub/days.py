@@ -13,8 +13,8 @@ from kce import wire
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import FrameEvent, Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.harness.world.memory_world import MemoryClusterWorld
 from kce.harness.world.virtual_time import deterministic

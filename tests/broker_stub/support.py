@@ -45,8 +45,9 @@ from kce.broker_stub.transactions.markers import MarkerSender
 from kce.broker_stub.transactions.storage import ReplicatedTransactionLog
 from kce.broker_stub.transactions.verification import TransactionVerification
 from kce.broker_stub.transactions.verifier import PartitionVerifier
-from kce.harness.connections import Link, NodeLinks
+from kce.harness.connections import Link
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import Connected, RealWorld
 from kce.wire.steps import Steps
 from kce.wire.transport import ConnectionLost, Dial, FramedConnection

@@ -21,9 +21,9 @@ from kce.broker_stub.log import Log
 from kce.broker_stub.security.config import TlsConfig
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.record.recorder import Recorder
-from kce.harness.connections import NodeLinks
 from kce.harness.faults import Rule
 from kce.harness.links import Links, Selection
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import RealWorld, real_disk
 from kce.harness.world.real_disk import RealDisk, RealSlice
 from kce.harness.world.tls import Tls, listeners_tls

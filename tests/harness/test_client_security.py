@@ -10,9 +10,9 @@ import trio
 from kce import wire
 from kce.broker_stub import BrokerConfig
 from kce.harness.client_security import ClientSecurity
-from kce.harness.connections import NodeLinks
 from kce.harness.errors import HarnessError
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.proxy import Proxy
 from kce.harness.world import RealWorld
 from kce.harness.world.tls import listeners_tls

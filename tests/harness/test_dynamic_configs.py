@@ -15,9 +15,9 @@ from kce import wire
 from kce.broker_stub.security.config import login_module
 from kce.broker_stub.security.sasl_client import SaslClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.node import Node
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.wire import ErrorCode
 from kce.wire.transport import AuthenticationRefused

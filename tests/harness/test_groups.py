@@ -12,8 +12,8 @@ from kce import wire
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, partition_for
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.harness.world.memory_world import MemoryClusterWorld
 from kce.wire import ErrorCode

@@ -1,6 +1,6 @@
 """Every frame passes the links: source and destination, rules, recording, subscribers.
 
-Covers: harness/connections.py.
+Covers: harness/connections.py, harness/node_links.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from kce.captures.exchanges.pairing import Request
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.record.recorder import Recorder
 from kce.harness import Cluster
-from kce.harness.connections import Link, LinkListener, NodeLinks
+from kce.harness.connections import Link
 from kce.harness.embedded_zookeeper import free_port
 from kce.harness.faults import Rule, hold_control_requests
 from kce.harness.links import FrameEvent, Links, Selection
+from kce.harness.node_links import LinkListener, NodeLinks
 from kce.harness.world import memory
 from kce.wire.transport import ConnectionLost
 from tests.clusters import dial

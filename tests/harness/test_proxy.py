@@ -19,9 +19,10 @@ from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.messages import Request
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster, HarnessError, addresses
-from kce.harness.connections import Link, NodeLinks
+from kce.harness.connections import Link
 from kce.harness.faults import Rule
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.proxy import Proxy
 from kce.harness.world import memory
 from kce.harness.world.memory_world import MemoryClusterWorld

@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kce import wire
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.harness.world.memory_world import MemoryClusterWorld
 from kce.wire.vocabulary import TopicPartition

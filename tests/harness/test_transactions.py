@@ -13,10 +13,10 @@ from kce import wire
 from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.harness.world.memory_world import MemoryClusterWorld
 from kce.wire import ErrorCode

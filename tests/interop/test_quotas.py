@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from kce import wire
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import RealWorld
 from kce.wire import ErrorCode
 from tests.broker_stub.replication.support import batch, fetch_request, produce_request

@@ -32,8 +32,9 @@ from kce.broker_stub.security.credentials import CredentialCache
 from kce.broker_stub.security.sasl_authenticator import SaslServices
 from kce.broker_stub.security.sasl_client import SaslClient
 from kce.broker_stub.security.scram import ScramCredential, ScramMechanism
-from kce.harness.connections import Link, NodeLinks
+from kce.harness.connections import Link
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import RealWorld
 from kce.harness.world.tls import Tls, listeners_tls
 from kce.wire import ErrorCode

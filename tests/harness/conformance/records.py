@@ -10,10 +10,10 @@ from kce import wire
 from kce.broker_stub.log import Log
 from kce.broker_stub.node_client import NodeClient
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.members import Member
 from kce.harness.node import Node
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.harness.world.memory_world import MemoryClusterWorld
 from kce.wire import ErrorCode

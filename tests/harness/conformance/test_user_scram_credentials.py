@@ -17,8 +17,8 @@ from kce.broker_stub.node_client import NodeClient
 from kce.broker_stub.security.config import login_module
 from kce.broker_stub.security.sasl_client import SaslClient
 from kce.harness.cluster_config import DATA
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
+from kce.harness.node_links import NodeLinks
 from kce.wire import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

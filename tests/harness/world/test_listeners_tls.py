@@ -13,9 +13,9 @@ from kce import wire
 from kce.broker_stub import BrokerConfig
 from kce.broker_stub.security.config import TlsConfig
 from kce.harness import Cluster
-from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.node import Node
+from kce.harness.node_links import NodeLinks
 from kce.harness.world import memory
 from kce.harness.world.listeners_tls import ListenersTls
 from kce.harness.world.tls import Tls
