@@ -1,6 +1,6 @@
 """Connections that are cut give what they give whole, wherever somebody proposes to cut them.
 
-Covers: kce.captures.fast.cuts, kce.captures.exchanges.seams, kce.captures.spark.cutting
+Covers: kce.captures.fast.cuts, kce.captures.exchanges.seams, kce.captures.spark.cutting, kce.captures.spark.buckets.
 """
 
 from __future__ import annotations
