@@ -74,6 +74,8 @@ def hammer(
     """Requests a second over that many connections, each with that many requests under way."""
     sockets = [socket.create_connection(address) for _ in range(connections)]
     size = 4 + len(ask(sockets[0], payload))
+    if connections == in_flight == 1:
+        return _one_at_a_time(sockets[0], size, seconds, payload)
     with selectors.DefaultSelector() as selector:
         for s in sockets:
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -93,6 +95,23 @@ def hammer(
     for s in sockets:
         s.close()
     return rate
+
+
+def _one_at_a_time(connection: socket.socket, size: int, seconds: float, payload: bytes) -> float:
+    """Requests a second, each sent when the one before it is answered, with ``size`` bytes."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    answered, begin = 0, time.perf_counter()
+    with connection:
+        while time.perf_counter() - begin < seconds:
+            connection.sendall(payload)
+            received = 0
+            while received < size:
+                data = connection.recv(1 << 16)
+                if not data:
+                    raise ConnectionError("the server closed the connection")
+                received += len(data)
+            answered += 1
+        return answered / (time.perf_counter() - begin)
 
 
 def produce_and_consume(address: Address, partitions: int, stopping: Event) -> None:
