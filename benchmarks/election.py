@@ -142,7 +142,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    for peer in ("kazoo", "kce"):  # contenders that end say so, hundreds of them
+        logging.getLogger(peer).setLevel(logging.CRITICAL)
     report(trio.run(run, args), args.json)
 
 
