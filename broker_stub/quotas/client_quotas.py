@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kce import wire
+from kce.broker_stub.errors import error_code
 from kce.broker_stub.quotas.client_quota import ClientQuota, RateQuota
 from kce.broker_stub.quotas.entities import entity
 from kce.broker_stub.quotas.mutations import ControllerMutationQuota, MutationQuota
@@ -140,9 +141,9 @@ class ClientQuotas:
         """Rules B8.8, B1.41: ``error`` is that of the whole response."""
         return request.context.header.api_key in EXEMPT and error != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-    def is_failure_exempt(self, request: Request, error: int) -> bool:
+    def is_failure_exempt(self, request: Request, error: Exception) -> bool:
         key = request.context.header.api_key
-        return key in CLUSTER_ACTIONS and error != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return key in CLUSTER_ACTIONS and error_code(error) != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def throttled(self, request: Request, ms: int) -> None:
         self.request.throttled(*client(request.context), ms, now_ms())

@@ -110,8 +110,8 @@ class RequestQuota(Protocol):
     def is_exempt(self, request: Request, error: int) -> bool:
         """Whether no client is charged for it (rule B8.8). ``error`` is that of the whole response."""
 
-    def is_failure_exempt(self, request: Request, error: int) -> bool:
-        """Whether no client is charged for it, because it failed with an exception (rule B1.41)."""
+    def is_failure_exempt(self, request: Request, error: Exception) -> bool:
+        """Whether no client is charged for it, because it failed with ``error`` (rule B1.41)."""
 
     def throttled(self, request: Request, ms: int) -> None:
         """Its connection is not read for so long, because of the time that requests took."""
@@ -296,8 +296,9 @@ class Request:
             self.close_connection()
             return
         quota = self._apis.request_quota
-        if quota is not None and quota.is_failure_exempt(self, getattr(message, "error_code", 0)):
+        if quota is not None and quota.is_failure_exempt(self, error):
             self.exempt()
+        self.charge()
         self.respond(message)
 
     def _answer(self, action: Action, payload: wire.Payload = b"") -> None:

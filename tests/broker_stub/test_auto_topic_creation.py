@@ -14,6 +14,8 @@ from kce.broker_stub.ports import NoStore
 from kce.wire import CreatableTopicResult, ErrorCode
 from tests.broker_stub.support import NO_ID, Node, answer_of, umr_broker, umr_state, update_metadata
 
+kafka = pytest.mark.kafka
+
 
 class Store(NoStore):
     """Creates topics once ``is_open``, with the results of ``errors``."""
@@ -88,19 +90,29 @@ async def test_an_invalid_name_is_not_created(node: Node, store: Store) -> None:
     assert [topic.name for topic in store.created] == ["new"]
 
 
+@pytest.mark.parametrize("name", ["new", "__consumer_offsets", "__transaction_state"])
 @pytest.mark.parametrize(
     ("result", "answered"),
     [
-        (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.LEADER_NOT_AVAILABLE),
-        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE),
-        (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICATION_FACTOR),
+        pytest.param(ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.LEADER_NOT_AVAILABLE, marks=kafka("TAC-3")),
+        pytest.param(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE, marks=kafka("TAC-4")),
+        pytest.param(
+            ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICATION_FACTOR, marks=kafka("TAC-2")
+        ),
+        pytest.param(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=kafka("TAC-5")
+        ),
         (ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION),
     ],
 )
-async def test_results_of_the_creation(node: Node, store: Store, result: ErrorCode, answered: ErrorCode) -> None:
-    store.errors["new"] = result
-    answer = await node.ask(named("new", "other"))
-    assert errors(answer) == {"new": answered, "other": ErrorCode.LEADER_NOT_AVAILABLE}
+async def test_results_of_the_creation(
+    node: Node, store: Store, name: str, result: ErrorCode, answered: ErrorCode
+) -> None:
+    store.errors[name] = result
+    answer = await node.ask(named(name, "other"))
+    assert errors(answer) == {name: answered, "other": ErrorCode.LEADER_NOT_AVAILABLE}
+    internal = {topic.name: (topic.is_internal, topic.partitions) for topic in answer.topics}
+    assert internal == {name: (name != "new", ()), "other": (False, ())}
 
 
 async def test_a_topic_that_is_being_created_is_not_created_again(node: Node, store: Store) -> None:
@@ -128,9 +140,12 @@ async def test_a_store_that_fails_fails_the_request_and_not_the_next(node: Node,
     assert errors(await node.ask(named("new"))) == {"new": ErrorCode.LEADER_NOT_AVAILABLE}
 
 
+@kafka("TKA-5")
 async def test_internal_topics_have_their_own_settings(node: Node, store: Store) -> None:
     answer = await node.ask(named("__consumer_offsets", "__transaction_state"))
-    assert [topic.is_internal for topic in answer.topics] == [True, True]
+    not_yet = ErrorCode.LEADER_NOT_AVAILABLE
+    assert errors(answer) == {"__consumer_offsets": not_yet, "__transaction_state": not_yet}
+    assert [(topic.is_internal, topic.partitions) for topic in answer.topics] == [(True, ()), (True, ())]
     created = {t.name: (t.num_partitions, t.replication_factor) for t in store.created}
     assert created == {"__consumer_offsets": (50, 3), "__transaction_state": (50, 3)}
 

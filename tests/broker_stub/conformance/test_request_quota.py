@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kce import wire
@@ -20,6 +21,8 @@ from kce.broker_stub.quotas.entities import Client, Entity
 from kce.broker_stub.sampled import now_ms
 from tests.broker_stub.quotas.test_charging import Told, tell
 from tests.broker_stub.replication.support import RecordNode, a_node, batch, fetch_request, produce_request
+from tests.broker_stub.security.authorizers import ALICE
+from tests.broker_stub.test_authorization import Guarded
 
 kafka = pytest.mark.kafka
 
@@ -97,6 +100,18 @@ async def test_requests_of_brokers_and_controllers(node: RecordNode, name: str, 
     assert told.throttle_ms == 0
     assert node.quotas.exempt_time.total(now_ms()) == 100
     assert TEST not in node.quotas.request.clients
+
+
+@kafka("RQT-6")
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+async def test_who_may_do_nothing_is_throttled(name: str, autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        node = Guarded(nursery)  # alice has no ACLs
+        node.quotas.changed("clients", "<default>", {"request_percentage": "0.01"})
+        await tell(node, REQUESTS[name], VERSIONS.get(name), seconds=1, clock=autojump_clock, principal=ALICE)
+        charged = node.quotas.request.clients[TEST]
+        assert charged.throttle_time.measure(now_ms()) > 0
+        nursery.cancel_scope.cancel()
 
 
 @kafka("TCE-1")
