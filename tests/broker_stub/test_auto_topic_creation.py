@@ -96,12 +96,8 @@ async def test_an_invalid_name_is_not_created(node: Node, store: Store) -> None:
     [
         pytest.param(ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.LEADER_NOT_AVAILABLE, marks=kafka("TAC-3")),
         pytest.param(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE, marks=kafka("TAC-4")),
-        pytest.param(
-            ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICATION_FACTOR, marks=kafka("TAC-2")
-        ),
-        pytest.param(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=kafka("TAC-5")
-        ),
+        pytest.param(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICATION_FACTOR, marks=kafka("TAC-2")),
+        pytest.param(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=kafka("TAC-5")),
         (ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION),
     ],
 )
