@@ -17,8 +17,8 @@ from kce.captures.spark.analyses.common import as_table, is_replica, topic_names
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
 from kce.captures.tables.rows import TIME, Column, Table, evidence_columns
 
-#: Moves of one leader's partitions within this time are one failover; before and after it are so long, too.
-_TOGETHER_S, _AROUND_S = 5, 10
+#: Before and after a failover are so long.
+_AROUND_S = 10
 
 #: How long a request may be in flight, and how long a failover without a new leader is looked at.
 _MOST_IN_FLIGHT_S, _OPEN_S = 120, 60
@@ -106,10 +106,11 @@ def run(of: Frames) -> DataFrame:
 def _calls(of: Frames) -> DataFrame:
     """Requests of clients around each failover, with its columns and their ``phase``."""
     moment = f.coalesce("leader_time", "leaderless_time")
-    in_order = Window.partitionBy("from_leader").orderBy("moment")
-    apart = f.unix_micros("moment") - f.unix_micros(f.lag("moment").over(in_order)) > _TOGETHER_S * 1_000_000
+    in_order = Window.partitionBy("from_leader").orderBy("began")
+    together_us = outages.TOGETHER / datetime.timedelta(microseconds=1)
+    apart = f.unix_micros("began") - f.unix_micros(f.lag("began").over(in_order)) > together_us
     failovers = (
-        of.moves.withColumn("moment", moment)
+        of.moves.withColumns({"moment": moment, "began": f.coalesce("sign_time", "leaderless_time", "leader_time")})
         .withColumn("apart", f.coalesce(apart, f.lit(False)).cast("int"))
         .withColumn("number", f.sum("apart").over(in_order))
         .groupBy("from_leader", "number")
@@ -185,11 +186,10 @@ def suffered(row: Any) -> bool:
 def of_outage(found: Results, leader: int, rows: list[Any]) -> list[Any]:
     """What clients suffered of an outage of ``outages.incidents``, the worst first."""
     moments = [row.leader_time or row.leaderless_time for row in rows]
-    slack = datetime.timedelta(seconds=_TOGETHER_S)
     return [
         row for row in found.failovers
         if row.from_leader == leader and suffered(row)
-        and row.begin <= max(moments) and (row.until is None or row.until + slack >= min(moments))
+        and row.begin <= max(moments) and (row.until is None or row.until + outages.TOGETHER >= min(moments))
     ]  # fmt: skip
 
 

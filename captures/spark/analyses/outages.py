@@ -5,8 +5,10 @@ Signs of life of a broker: it answered a request, it sent one in its own name, o
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column as SqlColumn
@@ -22,6 +24,9 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
 _CLOSED = "closed a connection"
 
+#: Outages of one leader that began within this time are one incident, however long each lasts.
+TOGETHER: Final = datetime.timedelta(seconds=5)
+
 TABLE = Table(
     "outages",
     "A change of a partition's leader, and how long the partition was without one.",
@@ -29,7 +34,7 @@ TABLE = Table(
         *PARTITION,
         Column("from_leader", pa.int32(), ""),
         Column("to_leader", pa.int32(), "null if there was none until the end of the capture"),
-        Column("sign", pa.string(), "the last sign of life of the old leader before the next one; null if unknown"),
+        Column("sign", pa.string(), "the last sign of life of the old leader before these; null if unknown"),
         Column("sign_time", TIME, "when that was"),
         Column("leaderless_time", TIME, "when the partition was announced to have no leader; null if it was not"),
         Column("leader_time", TIME, "when the next leader was first announced"),
@@ -96,7 +101,9 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
                 "new": f.when(f.col("to_leader") >= 0, f.col("to_leader")),
             }
         )
-        .select("topic", "topic_id", "partition", "old", "new", "none", "news", "time", "packet")
+        .select("topic", "topic_id", "partition", "old", "new", "none", "news")
+        # a broker that comes back, or was only cut off, shows signs of life before it leads again
+        .withColumn("end", f.coalesce("none", "news"))
     )
     # the last sign before a move is found by one pass over both, by broker
     life = f.struct("time", "packet", "file", "kind")
@@ -105,7 +112,7 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
         life.alias("life"), f.lit(None).alias("move"),
     )  # fmt: skip
     moved = changed.select(
-        "old", f.col("time").alias("at"), "packet", f.lit(True).alias("is_move"), f.lit(None).alias("life"),
+        "old", f.col("end.time").alias("at"), "end.packet", f.lit(True).alias("is_move"), f.lit(None).alias("life"),
         f.struct("topic", "topic_id", "partition", "new", "none", "news").alias("move"),
     )  # fmt: skip
     found = (
@@ -176,7 +183,7 @@ def is_outage(row: Any, outage_ms: float) -> bool:
 def findings(found: Results) -> Iterator[Finding]:
     if found.outages:
         yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.")
-    shown = incidents(found)
+    shown = sorted(incidents(found), key=lambda incident: max(map(_length, incident[1])), reverse=True)
     for leader, rows in shown[:MOST]:
         yield _finding(leader, rows)
     if len(shown) > MOST:
@@ -184,31 +191,43 @@ def findings(found: Results) -> Iterator[Finding]:
 
 
 def incidents(found: Results) -> list[tuple[int, list[Any]]]:
-    """(old leader, its outages) for outages at about the same time."""
-    groups: dict[tuple[int, object], list[Any]] = {}
+    """(old leader, its outages) for outages that began at about the same time."""
+    groups: dict[tuple[int, datetime.datetime], list[Any]] = {}
     for row in found.outages:
         if is_outage(row, found.thresholds.outage_ms):
-            moment = row.leader_time or row.leaderless_time
-            known = (key for key in groups if key[0] == row.from_leader and abs(key[1] - moment).total_seconds() < 5)
-            groups.setdefault(next(known, (row.from_leader, moment)), []).append(row)
+            began = row.sign_time or row.leaderless_time or row.leader_time
+            known = (key for key in groups if key[0] == row.from_leader and abs(key[1] - began) < TOGETHER)
+            groups.setdefault(next(known, (row.from_leader, began)), []).append(row)
     return [(leader, rows) for (leader, _), rows in groups.items()]
 
 
+def _length(row: Any) -> float:
+    return math.inf if row.to_leader is None else row.real_ms or 0.0
+
+
 def _finding(leader: int, rows: list[Any]) -> Finding:
-    worst = max(rows, key=lambda row: (row.to_leader is None, row.real_ms or 0.0))
-    names = some([f"{row.topic}-{row.partition}" for row in rows], MOST)
+    ended, never = [row for row in rows if row.to_leader is not None], [row for row in rows if row.to_leader is None]
+    worst = max(ended or never, key=_length)
     text = f"{count(len(rows), 'partition')} of broker {leader} had no leader"
-    if worst.to_leader is None:
-        text += f" at the end: {names}"
+    if not ended:
+        text += f" at the end: {_names(never)}"
     else:
-        lasting = f", {worst.topic}-{worst.partition} longest: " if len(rows) > 1 else ": "
+        lasting = f", {worst.topic}-{worst.partition} longest: " if len(ended) > 1 else ": "
         real = "for an unknown time" if worst.real_ms is None else duration(worst.real_ms)
-        text += f" ({names}){lasting}{real}, until broker {worst.to_leader} was announced at {clock(worst.leader_time)}"
+        text += f" ({_names(ended)}){lasting}{real}, until broker {worst.to_leader} was announced at "
+        text += clock(worst.leader_time)
+        if never:
+            text += f"; {len(never):,} of them {'has' if len(never) == 1 else 'have'} none at the end: {_names(never)}"
     if worst.sign_time is not None:
         text += f". Last sign of life of broker {leader}: {worst.sign} at {clock(worst.sign_time)}"
     if worst.announced_ms is not None:
         text += f"; announced without a leader for {duration(worst.announced_ms)}"
-    return Finding("warning", f"{text} ({packets(worst.packets)}).", evidence_of(worst))
+    evidence = tuple(dict.fromkeys(place for row in [worst, *never[:1]] for place in evidence_of(row)))
+    return Finding("warning", f"{text} ({packets([packet for _, packet in evidence])}).", evidence)
+
+
+def _names(rows: list[Any]) -> str:
+    return some([f"{row.topic}-{row.partition}" for row in rows], MOST)
 
 
 ANALYSIS = Analysis(
