@@ -106,14 +106,20 @@ def run(of: Frames) -> DataFrame:
 def _calls(of: Frames) -> DataFrame:
     """Requests of clients around each failover, with its columns and their ``phase``."""
     moment = f.coalesce("leader_time", "leaderless_time")
-    in_order = Window.partitionBy("from_leader").orderBy("began")
+    in_order = Window.partitionBy("from_leader", "planned").orderBy("began")
     together_us = outages.TOGETHER / datetime.timedelta(microseconds=1)
     apart = f.unix_micros("began") - f.unix_micros(f.lag("began").over(in_order)) > together_us
     failovers = (
-        of.moves.withColumns({"moment": moment, "began": f.coalesce("sign_time", "leaderless_time", "leader_time")})
+        of.moves.withColumns(
+            {
+                "moment": moment,
+                "began": f.coalesce("sign_time", "leaderless_time", "leader_time"),
+                "planned": ~outages.was_outage(),
+            }
+        )
         .withColumn("apart", f.coalesce(apart, f.lit(False)).cast("int"))
         .withColumn("number", f.sum("apart").over(in_order))
-        .groupBy("from_leader", "number")
+        .groupBy("from_leader", "planned", "number")
         .agg(
             f.least(f.max("sign_time"), f.min("moment")).alias("begin"),
             f.max("moment").alias("last"),
@@ -122,7 +128,7 @@ def _calls(of: Frames) -> DataFrame:
         )
         .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
         .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
-        .drop("number", "last", "is_open")
+        .drop("planned", "number", "last", "is_open")
     )
     # joined by slots of time, for there may be many of both
     slot = f.sequence(

@@ -56,11 +56,10 @@ def findings(found: Results) -> Iterator[Finding]:
         return
     first = [c for c in found.leadership if c.from_leader is None]
     deleted = [c for c in found.leadership if c.to_leader == LEADER_DURING_DELETE]
-    yield Finding(
-        "note",
-        f"{count(len(first), 'partition')} got a leader"
-        + (f"; {count(len(deleted), 'partition')} were deleted." if deleted else "."),
-    )
+    text = f"{count(len(first), 'partition')} got a leader"
+    if deleted:
+        text += f"; {count(len(deleted), 'partition')} {'was' if len(deleted) == 1 else 'were'} deleted"
+    yield Finding("note", f"{text}.")
 
 
 def chart(found: Results) -> Chart | None:

@@ -15,7 +15,16 @@ from pyspark.sql import Column as SqlColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from kce.captures.spark.analyses.analysis import Analysis, Auxiliary, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.analysis import (
+    THRESHOLDS,
+    Analysis,
+    Auxiliary,
+    Finding,
+    Frames,
+    Results,
+    Section,
+    Shown,
+)
 from kce.captures.spark.analyses.common import as_table, milliseconds
 from kce.captures.spark.analyses.running import LAST, with_running
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
@@ -178,6 +187,12 @@ def is_outage(row: Any, outage_ms: float) -> bool:
     if row.to_leader is None or row.leaderless_time is not None:
         return True
     return row.real_ms is not None and (row.real_ms >= outage_ms or row.sign.startswith(_CLOSED))
+
+
+def was_outage() -> SqlColumn:
+    """``is_outage`` of rows of the table, with the default threshold."""
+    late = (f.col("real_ms") >= THRESHOLDS.outage_ms) | f.col("sign").startswith(_CLOSED)
+    return f.col("to_leader").isNull() | f.col("leaderless_time").isNotNull() | f.coalesce(late, f.lit(False))
 
 
 def findings(found: Results) -> Iterator[Finding]:

@@ -227,6 +227,48 @@ def test_an_outage_lasts_from_the_last_sign_of_life_to_the_next_leader(spark):
     assert first.packets == [77, 2, 3]
 
 
+def test_a_broker_that_was_only_cut_off_was_no_leader_meanwhile(spark):
+    """Stopped from 2 on, it answers again at 12, before it leads its partition again."""
+    answered = {"api": "Fetch", "is_control": False, "response_packet": 7, "response_file": "x"}
+    exchanges = [{"time": 1, "response_time": at, **answered} for at in (2, 12)]
+    states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 8, "leader": -1, "leader_epoch": 1},
+              {"time": 13, "leader": 1, "leader_epoch": 2}]  # fmt: skip
+    frames = of(spark, exchanges, states)
+    (move,) = moves(frames._replace(exchanges=frames.exchanges.withColumn("broker_id", f.lit(1))))
+    assert (move.sign, move.announced_ms, move.real_ms) == ("answered Fetch", 5000, 11_000)
+
+
+def outage(partition, sign, leader, to_leader=2, of=1):
+    began = START + datetime.timedelta(seconds=sign)
+    ends = None if leader is None else START + datetime.timedelta(seconds=leader)
+    return row_of(
+        "outages", topic="orders", partition=partition, from_leader=of, to_leader=to_leader, sign="answered Fetch",
+        sign_time=began, leaderless_time=began, leader_time=ends, packets=(partition,), files=("x",),
+        real_ms=None if leader is None else (leader - sign) * 1000.0,
+    )  # fmt: skip
+
+
+def test_partitions_that_one_broker_left_alone_are_one_outage_however_long_each_lasted():
+    rows = [outage(0, 10, 13), outage(1, 10, 60), outage(2, 10, None, None), outage(3, 10, 12, of=2), outage(4, 30, 32)]
+    texts = [finding.text for finding in ANALYSES["outages"].findings(found(outages=rows)) if "had no" in finding.text]
+    assert texts == [
+        "3 partitions of broker 1 had no leader (orders-0, orders-1), orders-1 longest: 50.00 s, until broker 2 was "
+        "announced at 02:46:00.000; 1 of them has none at the end: orders-2. Last sign of life of broker 1: answered "
+        "Fetch at 02:45:10.000 (packets 1, 2).",
+        "1 partition of broker 2 had no leader (orders-3): 2.00 s, until broker 2 was announced at 02:45:12.000. Last "
+        "sign of life of broker 2: answered Fetch at 02:45:10.000 (packet 3).",
+        "1 partition of broker 1 had no leader (orders-4): 2.00 s, until broker 2 was announced at 02:45:32.000. Last "
+        "sign of life of broker 1: answered Fetch at 02:45:30.000 (packet 4).",
+    ]
+
+
+def test_the_longest_outages_come_first():
+    rows = [outage(leader, 100 * leader, 100 * leader + 2 + leader, of=leader) for leader in range(9)]
+    *shown, others = [finding.text for finding in ANALYSES["outages"].findings(found(outages=rows))][1:]
+    assert [text.split()[4] for text in shown] == ["8", "7", "6", "5", "4"]
+    assert others == "4 other outages, see the table of outages."
+
+
 def test_a_planned_move_is_no_outage(spark):
     states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 9, "leader": 2, "leader_epoch": 1}]
     exchanges = [{"time": 8, "api": "ControlledShutdown", "is_control": False, "sender_broker_id": 1}]
@@ -335,6 +377,21 @@ def test_what_clients_felt_of_a_failover(spark):
         "failed, 1 got no response; hit: t for 4.00 s (packets 7, 8, 6)."
     ]
     assert calm.hit == ("t",)  # late, but as ever
+
+
+def test_a_death_soon_after_a_planned_move_is_a_failover_of_its_own(spark):
+    """The broker hands one partition over at 20, and is gone from 22 on."""
+    life = {"api": "AlterPartition", "is_control": False, "sender_broker_id": 1}
+    asked = {"api": "Produce", "is_control": False, "client_id": "p", "client": "a"}
+    given = [{"time": 19.9, **life}, {"time": 22, **life}, {"time": 19.95, **asked}, {"time": 24, **asked}]
+    states = [
+        {"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 20, "leader": 2, "leader_epoch": 1},
+        {"time": 1, "leader": 1, "leader_epoch": 0, "partition": 9},
+        {"time": 25, "leader": 2, "leader_epoch": 1, "partition": 9},
+    ]  # fmt: skip
+    rows = told_rows("failovers", ANALYSES["failovers"].run(of(spark, given, states)))
+    spans = [tuple((moment - START).total_seconds() for moment in (row.begin, row.until)) for row in rows]
+    assert spans == [(19.9, 20), (22, 25)]
 
 
 def test_errors_over_time(spark):
