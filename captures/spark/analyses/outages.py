@@ -29,7 +29,7 @@ from kce.captures.spark.analyses.common import as_table, milliseconds
 from kce.captures.spark.analyses.running import LAST, with_running
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
 from kce.captures.tables.rows import FILE, PARTITION, TIME, TIME_COLUMN, Column, Table, evidence_columns
-from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
+from kce.wire.vocabulary import NO_LEADER
 
 _CLOSED = "closed a connection"
 
@@ -88,13 +88,13 @@ def run(of: Frames) -> DataFrame:
 
 def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, is_long: bool) -> DataFrame:
     """Each change of a leader; ``leaders`` are ``common.leader_changes``."""
-    changes = leaders.where(f.col("to_leader") != LEADER_DURING_DELETE)
     key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
     before = key.rowsBetween(Window.unboundedPreceding, -1)
-    leader = f.when(f.col("to_leader") >= 0, f.col("to_leader"))
+    # a deleted partition has no leader whose successor would be missed
+    leader = f.when(f.col("to_leader") != NO_LEADER, f.col("to_leader"))
     place = f.struct("time", "packet", "file")
     changed = (
-        changes.withColumns(
+        leaders.withColumns(
             {
                 "old": f.last(leader, ignorenulls=True).over(before),
                 "none": f.when(f.col("from_leader") == NO_LEADER, f.lag(place).over(key)),
@@ -102,7 +102,7 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
                 "news": place,
             }
         )
-        .where(f"old is not null and (to_leader >= 0 or (to_leader = {NO_LEADER} and is_last))")
+        .where(f"old >= 0 and (to_leader >= 0 or (to_leader = {NO_LEADER} and is_last))")
         .withColumns(
             {
                 "none": f.when(f.col("to_leader") == NO_LEADER, f.col("news")).otherwise(f.col("none")),

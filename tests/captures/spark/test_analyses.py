@@ -238,6 +238,18 @@ def test_a_broker_that_was_only_cut_off_was_no_leader_meanwhile(spark):
     assert (move.sign, move.announced_ms, move.real_ms) == ("answered Fetch", 5000, 11_000)
 
 
+def test_a_deleted_partition_misses_no_leader(spark):
+    """A replica that was away while its topic was deleted is told that it has no leader, before it is deleted."""
+    states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 9, "leader": -2, "leader_epoch": None},
+              {"time": 12, "leader": -1, "leader_epoch": 2}]  # fmt: skip
+    assert moves(of(spark, [], states)) == []
+    created = {"time": 20, "leader": 2, "leader_epoch": 0}
+    assert moves(of(spark, [], [*states, created])) == []
+    died = [{"time": 30, "leader": -1, "leader_epoch": 1}, {"time": 31, "leader": 3, "leader_epoch": 2}]
+    (move,) = moves(of(spark, [], [*states, created, *died]))
+    assert (move.from_leader, move.to_leader, move.announced_ms) == (2, 3, 1000)
+
+
 def outage(partition, sign, leader, to_leader=2, of=1):
     began = START + datetime.timedelta(seconds=sign)
     ends = None if leader is None else START + datetime.timedelta(seconds=leader)
