@@ -13,18 +13,13 @@ left running.
 
 from __future__ import annotations
 
-import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
-    contextmanager,
-    nullcontext,
 )
 from pathlib import Path
-from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -37,29 +32,25 @@ from kce.harness.faults import CONTROLLER, Rule, applied
 from kce.harness.guard import Guard
 from kce.harness.history import History
 from kce.harness.interventions import Held, Interventions
-from kce.harness.links import FrameEvent, Links
+from kce.harness.links import Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
 from kce.harness.original import Original, raise_epoch
 from kce.harness.recordings import Recordings
-from kce.harness.settling import ActiveController, unsettled
+from kce.harness.settling import unsettled
+from kce.harness.topics import Topics
 from kce.harness.users import write_users
+from kce.harness.waiting import POLL_S, WAIT_TIMEOUT_S
 from kce.harness.world import ClusterWorld, MemoryClusterWorld, RealClusterWorld, real, uuids
 from kce.harness.world.port import SECRETS
 from kce.wire.configuration import ConfigError
-from kce.zookeeper import admin, znodes
-from kce.zookeeper.admin import AdminError, TopicDescription
-from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper import znodes
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import Session, SessionState, StoreUnavailable
 
-#: default timeout of the ``wait`` methods
-WAIT_TIMEOUT_S = 60.0
-POLL_S = 0.05
 
-
-class Cluster(Interventions):
+class Cluster(Interventions, Topics):
     """See the module. Every method that names a node raises HarnessError for one that does not exist."""
 
     def __init__(
@@ -209,11 +200,6 @@ class Cluster(Interventions):
     def zookeeper_config(self) -> ZooKeeperClientConfig:
         """How the cluster itself connects to ZooKeeper."""
         return self._config.zookeeper_client(self.zookeeper)
-
-    @property
-    def logs(self) -> Path | None:
-        """The folder of the nodes' logs; None in memory."""
-        return None if self.data is None else self.data / "logs"
 
     @property
     def guard(self) -> Guard:
@@ -429,114 +415,6 @@ class Cluster(Interventions):
         """The node's own view, which may be stale; ``controller()`` reads ZooKeeper."""
         return await self.member(node_id).status()
 
-    # controller
-
-    async def controller_id(self) -> int | None:
-        return await self.zk.get_controller_id()
-
-    async def controller(self) -> ActiveController | None:
-        """The active controller, or None."""
-        controller_id = await self.zk.get_controller_id()
-        epoch = await self.zk.get_controller_epoch()
-        return None if controller_id is None or epoch is None else ActiveController(controller_id, epoch[0])
-
-    async def wait_for_controller(self, *, other_than: ActiveController | None = None) -> ActiveController:
-        """Wait for a controller of a later epoch than ``other_than``. Raises HarnessError after WAIT_TIMEOUT_S."""
-        found: list[ActiveController] = []
-
-        async def elected() -> bool:
-            now = await self.controller()
-            if now is None or (other_than is not None and now.epoch <= other_than.epoch):
-                return False
-            found.append(now)
-            return True
-
-        await self.wait_until(elected, "a controller to be elected")
-        return found[-1]
-
-    async def _watch_controller(self) -> None:
-        """Record when /controller is deleted."""
-
-        def changed() -> None:
-            self._progress.set()
-
-        def deleted() -> None:
-            self.controller_gone_ns = self._observer.now_ns()
-            self._progress.set()
-
-        handler = ChangeHandler(created=changed, changed=changed, deleted=deleted)
-        await self.zk.register_and_check(znodes.CONTROLLER, handler)
-
-    # topics
-
-    async def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int = 1,
-        replication_factor: int = 1,
-        assignment: Mapping[int, Sequence[int]] | None = None,
-        config: Mapping[str, str] | None = None,
-        random: Random | None = None,
-        wait: bool = True,
-    ) -> uuid.UUID:
-        """Create it in ZooKeeper and wait until every partition has a leader. Raises HarnessError.
-
-        ``assignment`` gives the replicas of each partition; otherwise they are placed as Kafka places them.
-        """
-        with _admin_errors():
-            topic_id = await admin.create_topic(
-                self.zk, topic, partitions=partitions, replication_factor=replication_factor,
-                assignment=assignment, config=config, random=random or self._observer.random(f"placement of {topic}"),
-            )  # fmt: skip
-        if wait:
-            await self.wait_until(lambda: self._has_leaders(topic), f"leaders of topic {topic}")
-        return topic_id
-
-    async def _has_leaders(self, topic: str) -> bool:
-        (described,) = await admin.describe_topics(self.zk, [topic])
-        return described.has_leaders
-
-    async def delete_topic(self, topic: str, *, wait: bool = True) -> None:
-        """Mark the topic for deletion and wait until it is deleted. Raises HarnessError."""
-        with _admin_errors():
-            await admin.delete_topic(self.zk, topic)
-        if wait:
-            await self.wait_until(lambda: self._is_gone(topic), f"topic {topic} to be deleted")
-
-    async def _is_gone(self, topic: str) -> bool:
-        return not await self.exists(znodes.topic_path(topic))
-
-    async def describe_topics(self, topics: Sequence[str] | None = None) -> list[TopicDescription]:
-        """The topics in ZooKeeper. Raises HarnessError for one that does not exist."""
-        with _admin_errors():
-            return await admin.describe_topics(self.zk, topics)
-
-    # waiting
-
-    async def exists(self, path: str) -> bool:
-        return (await self.store.exists([path]))[0] is not None
-
-    async def wait_until(
-        self, condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = WAIT_TIMEOUT_S
-    ) -> None:
-        """Wait until ``condition`` holds. It is checked when a frame passes, when /controller changes, and every 50 ms.
-
-        Raises HarnessError that names ``what``.
-        """
-
-        def passed(event: FrameEvent) -> None:
-            self._progress.set()
-
-        with trio.move_on_after(timeout_s), self._frames_of_this_process(passed):
-            while not await condition():
-                with trio.move_on_after(POLL_S):
-                    await self._progress.wait()
-                self._progress = trio.Event()
-            return
-        where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
-        raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}{where}")
-
     async def wait_until_settled(self, timeout_s: float = WAIT_TIMEOUT_S) -> None:
         """Wait until ZooKeeper has noticed who is gone, every partition that can has a live leader, and the brokers
         know (`kce.harness.settling`). Raises HarnessError with what is missing."""
@@ -555,16 +433,3 @@ class Cluster(Interventions):
             await self.wait_until(is_settled, "the cluster to settle", timeout_s)
         except HarnessError as e:
             raise HarnessError(f"{e}: {reason}") from None
-
-    def _frames_of_this_process(self, callback: Callable[[FrameEvent], None]) -> AbstractContextManager[None]:
-        """Node processes do not report frames only for this: polling is cheaper."""
-        return nullcontext() if self._config.processes else self.links.listen(callback)
-
-
-@contextmanager
-def _admin_errors() -> Iterator[None]:
-    """Raise AdminError as HarnessError."""
-    try:
-        yield
-    except AdminError as e:
-        raise HarnessError(str(e)) from None

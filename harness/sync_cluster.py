@@ -23,12 +23,13 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import trio
 
-from kce.harness.cluster import POLL_S, WAIT_TIMEOUT_S, Cluster
+from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule
 from kce.harness.history import History
 from kce.harness.links import FrameEvent
 from kce.harness.members import Member
+from kce.harness.waiting import POLL_S, WAIT_TIMEOUT_S
 from kce.harness.world import MemoryClusterWorld
 
 P = ParamSpec("P")

@@ -1,4 +1,7 @@
-"""Clusters in this process and in their own processes, on real sockets with a real ZooKeeper."""
+"""Clusters in this process and in their own processes, on real sockets with a real ZooKeeper.
+
+Covers: kce.harness.cluster, kce.harness.topics, kce.harness.waiting
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,105 @@
+"""What a `Cluster` waits for: the part of it that looks at ZooKeeper and at frames."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import trio
+
+from kce.harness.cluster_config import ClusterConfig
+from kce.harness.errors import HarnessError
+from kce.harness.links import FrameEvent, Links
+from kce.harness.settling import ActiveController
+from kce.harness.world.port import World
+from kce.zookeeper import znodes
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import Session
+
+#: default timeout of the ``wait`` methods
+WAIT_TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+class Waiting:
+    """`Cluster` sets the attributes. ``_observer`` is the world of its session, ``_progress`` is set by what may matter
+    to whoever waits."""
+
+    data: Path | None
+    zk: KafkaZkClient
+    store: Session
+    links: Links
+    controller_gone_ns: int
+    _config: ClusterConfig
+    _observer: World
+    _progress: trio.Event
+
+    @property
+    def logs(self) -> Path | None:
+        """The folder of the nodes' logs; None in memory."""
+        return None if self.data is None else self.data / "logs"
+
+    async def controller_id(self) -> int | None:
+        return await self.zk.get_controller_id()
+
+    async def controller(self) -> ActiveController | None:
+        """The active controller, or None."""
+        controller_id = await self.zk.get_controller_id()
+        epoch = await self.zk.get_controller_epoch()
+        return None if controller_id is None or epoch is None else ActiveController(controller_id, epoch[0])
+
+    async def wait_for_controller(self, *, other_than: ActiveController | None = None) -> ActiveController:
+        """Wait for a controller of a later epoch than ``other_than``. Raises HarnessError after WAIT_TIMEOUT_S."""
+        found: list[ActiveController] = []
+
+        async def elected() -> bool:
+            now = await self.controller()
+            if now is None or (other_than is not None and now.epoch <= other_than.epoch):
+                return False
+            found.append(now)
+            return True
+
+        await self.wait_until(elected, "a controller to be elected")
+        return found[-1]
+
+    async def _watch_controller(self) -> None:
+        """Record when /controller is deleted."""
+
+        def changed() -> None:
+            self._progress.set()
+
+        def deleted() -> None:
+            self.controller_gone_ns = self._observer.now_ns()
+            self._progress.set()
+
+        handler = ChangeHandler(created=changed, changed=changed, deleted=deleted)
+        await self.zk.register_and_check(znodes.CONTROLLER, handler)
+
+    async def exists(self, path: str) -> bool:
+        return (await self.store.exists([path]))[0] is not None
+
+    async def wait_until(
+        self, condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = WAIT_TIMEOUT_S
+    ) -> None:
+        """Wait until ``condition`` holds. It is checked when a frame passes, when /controller changes, and every 50 ms.
+
+        Raises HarnessError that names ``what``.
+        """
+
+        def passed(event: FrameEvent) -> None:
+            self._progress.set()
+
+        with trio.move_on_after(timeout_s), self._frames_of_this_process(passed):
+            while not await condition():
+                with trio.move_on_after(POLL_S):
+                    await self._progress.wait()
+                self._progress = trio.Event()
+            return
+        where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
+        raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}{where}")
+
+    def _frames_of_this_process(self, callback: Callable[[FrameEvent], None]) -> AbstractContextManager[None]:
+        """Node processes do not report frames only for this: polling is cheaper."""
+        return nullcontext() if self._config.processes else self.links.listen(callback)
