@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
@@ -11,7 +12,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import STALE, as_table
 from kce.captures.spark.analyses.running import LAST, TOTAL, with_running
-from kce.captures.spark.analyses.words import MOST, count
+from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
 TABLE = Table(
@@ -88,11 +89,21 @@ def findings(found: Results) -> Iterator[Finding]:
         rows = [row for row in found.bounces if row.broker_id == broker_id]
         times = ", ".join(f"{row.back_time:%H:%M:%S}" for row in rows[:MOST])
         often = "once" if len(rows) == 1 else count(len(rows), "time")
-        yield Finding(
-            "warning",
-            f"Broker {broker_id} came back {often}, at {times}{' and later' * (len(rows) > MOST)}.",
-            tuple((row.file, row.packet) for row in rows),
-        )
+        text = f"Broker {broker_id} came back {often}, at {times}{' and later' * (len(rows) > MOST)}"
+        for row in rows[:MOST]:
+            if kept := _kept(found, row):
+                text += f"; at {row.back_time:%H:%M:%S} it was the leader of {count(len(kept), 'partition')} still, as "
+                text += f"nobody took over ({some(kept, MOST)})"
+        yield Finding("warning", f"{text}.", tuple((row.file, row.packet) for row in rows))
+
+
+def _kept(found: Results, bounce: Any) -> list[str]:
+    """The partitions that a broker led before it went and when it came back, as when all brokers were down."""
+    latest = {(row.topic, row.topic_id, row.partition): row for row in found.leadership if row.time < bounce.back_time}
+    return [
+        f"{row.topic}-{row.partition}" for row in latest.values()
+        if row.to_leader == bounce.broker_id and row.time <= bounce.last_time
+    ]  # fmt: skip
 
 
 ANALYSIS = Analysis(table=TABLE, run=run, rank=10, findings=findings)

@@ -531,6 +531,30 @@ def test_bounces_by_broker_epoch_and_by_name(spark):
     assert columns(rows, "broker_id from_epoch to_epoch packet") == [(1, 10, 40, 3), (3, None, None, 3)]
 
 
+def test_what_a_broker_still_leads_when_it_comes_back_is_told():
+    """Partition 0 kept its leader; 1 was taken over, 2 had none for a while, 3 was never its own."""
+
+    def moment(seconds):
+        return START + datetime.timedelta(seconds=seconds)
+
+    def change(seconds, partition, leader):
+        return row_of("leadership", topic="orders", partition=partition, time=moment(seconds), to_leader=leader)
+
+    leadership = [
+        change(1, 0, 1), change(1, 1, 1), change(1, 2, 1), change(1, 3, 2), change(12, 1, 2), change(12, 2, -1),
+        change(19, 2, 1), change(30, 0, 2),
+    ]  # fmt: skip
+    bounces = [row_of("bounces", broker_id=1, last_time=moment(10), back_time=moment(20), file="x", packet=5)]
+    (told,) = ANALYSES["bounces"].findings(found(bounces=bounces, leadership=leadership))
+    assert told.text == (
+        "Broker 1 came back once, at 02:45:20; at 02:45:20 it was the leader of 1 partition still, as nobody took over "
+        "(orders-0)."
+    )
+    assert told.evidence == (("x", 5),)
+    (told,) = ANALYSES["bounces"].findings(found(bounces=bounces, leadership=leadership[1:-1]))
+    assert told.text == "Broker 1 came back once, at 02:45:20."
+
+
 def test_control_requests_behind_data(spark):
     data = {"is_control": False, "api_key": 0, "api": "Produce", "connection": "d"}
     given = [
