@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kce import wire
 from kce.captures.exchanges.messages import Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.tcp.segments import Endpoint, address_text
 from kce.wire.control import endpoints, topic_names
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: From the controller: LeaderAndIsr, StopReplica, UpdateMetadata; to the controller: ControlledShutdown,
 #: AlterPartition, Envelope, AllocateProducerIds
@@ -57,7 +60,7 @@ class Cluster:
     def __init__(self, ports: Ports = NO_PORTS) -> None:
         self._ports = ports
         self.listeners: set[Listener] = set()
-        self.revision = 0  # of what is known of addresses
+        self.revision = 0  # of what is known of addresses and topics
         self._by_address: dict[tuple[str, int], Listener] = {}
         self._by_port: dict[int, Listener] = {}
         self._planes: dict[Endpoint, set[bool]] = {}
@@ -89,15 +92,18 @@ class Cluster:
 
     def learn(self, body: wire.Message | None) -> None:
         if isinstance(body, wire.UpdateMetadataRequest):
-            for listener in announced_listeners(body):
-                if self._by_address.get((listener.host, listener.port)) is self._by_port.get(listener.port) == listener:
-                    continue
-                self.listeners.add(listener)
-                self._by_address[listener.host, listener.port] = listener
-                self._by_port[listener.port] = listener
-                self.revision += 1
+            announced = announced_listeners(body)
+            self.listeners.update(announced)
+            self._update(self._by_address, {(listener.host, listener.port): listener for listener in announced})
+            self._update(self._by_port, {listener.port: listener for listener in announced})
         if isinstance(body, (wire.UpdateMetadataRequest, wire.LeaderAndIsrRequest)):
-            self._topic_names |= {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
+            names = {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
+            self._update(self._topic_names, names)
+
+    def _update(self, known: dict[K, V], news: dict[K, V]) -> None:
+        if not news.items() <= known.items():
+            known |= news
+            self.revision += 1
 
     def listener_at(self, endpoint: Endpoint) -> Listener | None:
         """The listener last announced at an address; None if unknown."""

@@ -25,7 +25,7 @@ MAX_PARTITIONS = 4
 _MAX_CONNECTIONS = 10_000
 
 #: top-level fields that are left out: the error is shown first, throttling is of no interest
-_SHOWN_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
+SHOWN_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
 
 _DIM, _BOLD, _RED, _CYAN, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[36m", "\x1b[0m"
 
@@ -55,7 +55,7 @@ class Renderer:
     def __init__(self, cluster: Cluster, *, colour: bool = False) -> None:
         self._cluster = cluster
         self._colour = colour
-        self._width = 0
+        self.width = 0  # of the widest
         self._kinds: dict[tuple[str, int, bool], str] = {}
         self._ends: dict[tuple[Peers, str], str] = {}  # as far as known in the cluster's revision
         self._revision = cluster.revision
@@ -63,20 +63,20 @@ class Renderer:
     def line(self, message: Request | Response) -> str:
         request = message if isinstance(message, Request) else message.request
         asks = request is message
-        peers = self._peers(request.peers, "->" if asks else "<-")
-        self._width = max(self._width, len(peers))
+        peers = self.peers(request.peers, "->" if asks else "<-")
+        self.width = max(self.width, len(peers))
         what = self._request(request) if isinstance(message, Request) else self._response(message)
         if message.error is not None:
             what = _join(what, self._paint(_RED, f"not decoded: {message.error}"))
         if message.left_over:
             what = _join(what, self._paint(_RED, f"{message.left_over} bytes left over behind the body"))
-        time, kind = time_text(message.place.time_ns), self._kind(request.api_name, request.version, asks)
+        time, kind = time_text(message.place.time_ns), self.kind(request.api_name, request.version, asks)
         if self._colour:
             time = self._paint(_DIM, time)
-        line = f"{time} {message.place.packet:>7} {peers:<{self._width}} {kind} #{request.correlation_id:<5} {what}"
+        line = f"{time} {message.place.packet:>7} {peers:<{self.width}} {kind} #{request.correlation_id:<5} {what}"
         return line if what else line.rstrip()
 
-    def _kind(self, api: str, version: int, asks: bool) -> str:
+    def kind(self, api: str, version: int, asks: bool) -> str:
         if (found := self._kinds.get((api, version, asks))) is None:
             name = self._paint(_BOLD if asks else _CYAN, f"{f'{api} v{version}':<20}")
             found = self._kinds[api, version, asks] = f"{'request ' if asks else 'response'} {name}"
@@ -85,7 +85,7 @@ class Renderer:
     def _paint(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_RESET}" if self._colour else text
 
-    def _peers(self, peers: Peers, arrow: str) -> str:
+    def peers(self, peers: Peers, arrow: str) -> str:
         if self._revision != self._cluster.revision or len(self._ends) > _MAX_CONNECTIONS:
             self._ends.clear()
             self._revision = self._cluster.revision
@@ -277,7 +277,7 @@ def _scalars(body: wire.Message) -> str:
     shown = []
     for field in body.__fields__:
         value = getattr(body, field.name)
-        if type(value) in (int, str, bool) and value != field.default and field.name not in _SHOWN_ELSEWHERE:
+        if type(value) in (int, str, bool) and value != field.default and field.name not in SHOWN_ELSEWHERE:
             shown.append(f"{field.name} {value!r}")
     return _join(*shown)
 

@@ -54,11 +54,11 @@ class Selection:
         since_ns: int | None = None,
         until_ns: int | None = None,
     ) -> None:
-        self._api_keys = frozenset(api_keys)
+        self.api_keys = frozenset(api_keys)
         self._brokers = frozenset(brokers)
         self._cluster = cluster or Cluster()
-        self._since_ns = since_ns
-        self._until_ns = until_ns
+        self.since_ns = since_ns
+        self.until_ns = until_ns
         self._servers: dict[Endpoint, bool] = {}
         announced = sorted({listener.broker_id for listener in self._cluster.listeners})
         for broker in self._brokers:
@@ -70,15 +70,18 @@ class Selection:
         if not isinstance(message, (Request, Response)):
             return False
         request = message if isinstance(message, Request) else message.request
-        if self._api_keys and request.api_key not in self._api_keys:
+        if self.api_keys and request.api_key not in self.api_keys:
             return False
-        if self._since_ns is not None and message.place.time_ns < self._since_ns:
+        if self.since_ns is not None and message.place.time_ns < self.since_ns:
             return False
-        if self._until_ns is not None and message.place.time_ns >= self._until_ns:
+        if self.until_ns is not None and message.place.time_ns >= self.until_ns:
             return False
-        return not self._brokers or self._is_of_them(request.peers.server)
+        return self.is_to(request.peers.server)
 
-    def _is_of_them(self, server: Endpoint) -> bool:
+    def is_to(self, server: Endpoint) -> bool:
+        """Whether a server is one of the brokers."""
+        if not self._brokers:
+            return True
         found = self._servers.get(server)
         if found is None:
             names = {endpoint_text(*server)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kce.captures.fast import body_programs as p
+from kce.captures.fast.text_kernels import say
 from kce.captures.files.packet_kernels import compiled, uint16, uint32
 from kce.wire.primitives import MAX_STRING_BYTES
 
@@ -49,8 +50,11 @@ def _number(b, at, size):
 
 
 @compiled
-def run(code, pc, b, at, end, values, stack):
-    """Whether a program accepts what is from ``at`` to ``end``; fills in ``values``."""
+def run(code, pc, b, at, end, values, stack, words=None, out=None, cursor=0):
+    """Run a program over what is from ``at`` to ``end``; fills in ``values``, and prints to ``out`` from ``cursor`` on.
+
+    Returns where the text ends; -1 if the program does not accept what it sees.
+    """
     depth = tags = 0  # on the stack: from below where arrays stand, from above tagged fields
     between = False
     while True:
@@ -64,11 +68,11 @@ def run(code, pc, b, at, end, values, stack):
             inside[1] -= 1
             tag, at = _uvarint(b, at, end)
             if at < 0 or tag <= inside[2]:
-                return False
+                return -1
             inside[2] = tag
             n, at = _uvarint(b, at, end)
             if at < 0 or n > end - at:
-                return False
+                return -1
             place = np.int64(-1)
             for k in range(inside[4], inside[4] + inside[5]):
                 if code[k, 1] == tag:
@@ -84,39 +88,41 @@ def run(code, pc, b, at, end, values, stack):
         if what == p.SKIP:
             at += flags
             if at > end:
-                return False
+                return -1
         elif what == p.TEXT:
             n, at = _length(b, at, end, flags, 2)
             if at < 0 or n > end - at or n > MAX_STRING_BYTES:
-                return False
+                return -1
             if size >= 0:
                 values[size], values[size + 1] = at, n
             for k in range(at, at + n):
                 if b[k] > 127:
-                    return False
+                    return -1
             at += max(n, 0)
         elif what == p.OCTETS:
             n, at = _length(b, at, end, flags, 4)
             if at < 0 or n > end - at:
-                return False
+                return -1
+            if size >= 0:
+                values[size], values[size + 1] = at, n
             at += max(n, 0)
         elif what == p.NUMBERS:
             n, at = _length(b, at, end, flags, 4)
             if at < 0 or n > (end - at) // size:
-                return False
+                return -1
             if flags & p.COUNTED:
                 values[p.PARTITIONS] += max(n, 0)
             at += max(n, 0) * size
         elif what == p.ARRAY:
             n, at = _length(b, at, end, flags, 4)
             if at < 0 or n > (end - at) // size:
-                return False
+                return -1
             if flags & p.COUNTED:
                 values[p.PARTITIONS] += max(n, 0)
             if n <= 0:
                 pc = target
             elif depth + tags == len(stack):
-                return False
+                return -1
             else:
                 stack[depth, 0], stack[depth, 1] = pc, n
                 depth += 1
@@ -128,31 +134,31 @@ def run(code, pc, b, at, end, values, stack):
                 depth -= 1
         elif what == p.TAGS:
             if at >= end:
-                return False
+                return -1
             if b[at] == 0:
                 at += 1
                 continue
             n, at = _uvarint(b, at, end)
             if at < 0 or n > (end - at) // 2 or depth + tags == len(stack):
-                return False
+                return -1
             tags += 1
             inside = stack[len(stack) - tags]
             inside[0], inside[1], inside[2], inside[4], inside[5] = pc, n, -1, target, flags
             between = True
         elif what == p.END_TAG:
             if at != end:
-                return False
+                return -1
             end = stack[len(stack) - tags, 3]
             between = True
         elif what == p.MAYBE:
             if at >= end:
-                return False
+                return -1
             if b[at] > 127:
                 pc = target
             at += 1
         elif what == p.NUMBER:
             if at + flags > end:
-                return False
+                return -1
             value = _number(b, at, flags)
             if size == p.ACKS and value == 0 and at + 2 < end and b[at + 2] > 127:
                 value = 1  # with a timeout below zero it is no such request, and answered
@@ -160,10 +166,19 @@ def run(code, pc, b, at, end, values, stack):
             at += flags
         elif what == p.NONZERO:
             if at + 2 > end:
-                return False
+                return -1
             values[p.PARTITION_ERRORS] += b[at] != 0 or b[at + 1] != 0
             at += 2
         elif what == p.DONE:
-            return flags == 1 or at == end
+            return cursor if flags == 1 or at == end else -1
+        elif what == p.PLACE:
+            if at + flags > end:
+                return -1
+            values[size] = at
+            at += flags
+        elif words is None or what == p.REFUSE:
+            return -1
         else:
-            return False
+            pc, cursor = say(code, pc - 1, b, values, words, out, cursor)
+            if cursor < 0:
+                return cursor

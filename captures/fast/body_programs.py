@@ -2,7 +2,8 @@
 
 A program is compiled from the reference Construct (``wire.schema``) when the first such frame is met. It checks what
 the decoder checks, that a frame holds one whole message and nothing more, and extracts the few values that rows need.
-It refuses anything unusual (text beyond ASCII, unknown versions) and leaves it to the decoder.
+It refuses anything unusual (text beyond ASCII, unknown versions) and leaves it to the decoder. The programs of
+``text_programs`` also print.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, messa
 from kce.wire.schema import AsStruct, Message, struct_for
 
 # instructions, each of four numbers: the operation, then its arguments
-SKIP, TEXT, OCTETS, NUMBERS, ARRAY, END, TAGS, MAYBE, NUMBER, NONZERO, DONE, REFUSE, TAG, END_TAG = range(14)
+SKIP, TEXT, OCTETS, NUMBERS, ARRAY, END, TAGS, MAYBE, NUMBER, NONZERO, DONE, REFUSE, TAG, END_TAG, PLACE = range(15)
+
+# instructions that print, of ``text_kernels.say``
+PART, LITERAL, INTEGER, BOOLEAN, STRING, QUOTED, RECORDS, TOPIC, IF_POSITIVE, ERROR_NAME, ITEM, REST = range(15, 27)
+IF_OTHER, IF_LONGER, NO_ERRORS = 27, 28, 29
 
 #: instructions whose last argument is the index of another
-_JUMPS = frozenset({ARRAY, MAYBE, TAGS, TAG})
+_JUMPS = frozenset({ARRAY, MAYBE, TAGS, TAG, IF_POSITIVE, ERROR_NAME, ITEM, IF_OTHER, IF_LONGER})
 
 # flags of a length
 COMPACT, NULLABLE, COUNTED = 1, 2, 4
@@ -67,24 +72,30 @@ class Programs:
     The bodies of APIs that are not ``wanted`` are not looked into, but for what their answers depend on.
     """
 
-    def __init__(self, wanted: Callable[[int], bool] | None = None) -> None:
+    def __init__(self, wanted: Callable[[int], bool] | None = None, *, columns: int = VALUES) -> None:
         self._wanted = wanted
         self.ids = np.full((2, MOST_KEYS, MOST_VERSIONS), UNKNOWN, np.int64)
         self.code = np.zeros((0, 4), np.int64)
         self.starts = np.zeros(0, np.int64)
-        self.present = np.zeros((0, VALUES), np.bool_)
-        self.values = np.zeros((0, VALUES), np.int64)
+        self.present = np.zeros((0, columns), np.bool_)
+        self.values = np.zeros((0, columns), np.int64)
+
+    def program(self, api_key: int, version: int, direction: Direction) -> Program | None:
+        """None if ``exchanges`` handles such messages specially."""
+        api = BY_KEY.get(api_key)
+        if api is None or not api.zk_broker or (api.name == "SaslHandshake" and version == 0):
+            return None
+        looked_into = self._wanted is None or api.name in ("Produce", "Fetch") or self._wanted(api_key)
+        looked_into |= version not in api.versions
+        return (_program if looked_into else _head)(api, version, direction)
 
     def write(self, api_key: int, version: int) -> None:
-        """Write the programs of a request and its response, unless ``exchanges`` handles them specially."""
+        """Write the programs of a request and its response."""
         for number, direction in enumerate(_DIRECTIONS):
-            api = BY_KEY.get(api_key)
-            if api is None or not api.zk_broker or (api.name == "SaslHandshake" and version == 0):
+            program = self.program(api_key, version, direction)
+            if program is None:
                 self.ids[number, api_key, version] = REFUSED
                 continue
-            looked_into = self._wanted is None or api.name in ("Produce", "Fetch") or self._wanted(api_key)
-            looked_into |= version not in api.versions
-            program = (_program if looked_into else _head)(api, version, direction)
             base = len(self.code)
             moved = [(op, a, b, c + base if op in _JUMPS else c) for op, a, b, c in program.code]
             self.ids[number, api_key, version] = len(self.starts)
@@ -119,26 +130,33 @@ def _head(api: ApiKey, version: int, direction: Direction) -> Program:
     return Program(writer.code, writer.present, writer.values)
 
 
-def _headed(api: ApiKey, version: int, direction: Direction) -> _Writer:
-    writer = _Writer()
-    asks = direction == "request"
-    header = api.request_header_version(version) if asks else api.response_header_version(version)
-    if asks and header >= 1:
-        writer.emit(TEXT, NULLABLE, CLIENT_ID)
-    if header == 2 or (header == 1 and not asks):
-        writer.emit(TAGS)
+def _headed(api: ApiKey, version: int, direction: Direction) -> Writer:
+    writer = Writer()
+    writer.head(api, version, direction)
     return writer
 
 
-class _Writer:
-    def __init__(self) -> None:
+class Writer:
+    """Writes one program."""
+
+    def __init__(self, columns: int = VALUES) -> None:
         self.code: list[tuple[int, int, int, int]] = []
-        self.present = np.zeros(VALUES, np.bool_)
-        self.values = np.zeros(VALUES, np.int64)
+        self.present = np.zeros(columns, np.bool_)
+        self.values = np.zeros(columns, np.int64)
         self.values[[CLIENT_ID + 1, GROUP_ID + 1]] = -1
+        self._within: dict[str, dict[str, int]] = {}  # what is noted in structures that are not on top
         self._counts_errors = False
         self._tagged: list[tuple[int, dict[int, tuple[str, Construct]], dict[str, int]]] = []
         self._joined = 0  # where a jump leads: what comes there is an instruction of its own
+
+    def head(self, api: ApiKey, version: int, direction: Direction) -> None:
+        """The message header behind the correlation id."""
+        asks = direction == "request"
+        header = api.request_header_version(version) if asks else api.response_header_version(version)
+        if asks and header >= 1:
+            self.emit(TEXT, NULLABLE, CLIENT_ID)
+        if header == 2 or (header == 1 and not asks):
+            self.emit(TAGS)
 
     def emit(self, what: int, a: int = 0, b: int = 0, c: int = 0) -> None:
         self.code.append((what, a, b, c))
@@ -166,6 +184,9 @@ class _Writer:
         self._counts_errors = not asks
         self._struct(struct_for(cls, version, flexible), noted)
         self.emit(DONE)
+        self._tag_lists()
+
+    def _tag_lists(self) -> None:
         while self._tagged:
             self._tag_programs(*self._tagged.pop())
 
@@ -196,7 +217,7 @@ class _Writer:
         if code is not None:
             size = _SIZES[code]
             if name in noted:
-                self.emit(NUMBER, size, noted[name])
+                self.emit(PLACE if code == "16s" else NUMBER, size, noted[name])
             elif name == "error_code" and self._counts_errors:
                 self.emit(NONZERO)
             elif self.code and self.code[-1][0] == SKIP and self._joined != len(self.code):
@@ -206,11 +227,11 @@ class _Writer:
             return
         match construct:
             case AsStruct():
-                self._struct(construct, {})
+                self._struct(construct, self._within.get(name, {}))
             case String():
                 self.emit(TEXT, _flags(construct.length), noted.get(name, -1))
             case Bytes():
-                self.emit(OCTETS, _flags(construct.length))
+                self.emit(OCTETS, _flags(construct.length), noted.get(name, -1))
             case Array():
                 flags = _flags(construct.count)
                 if self.present[PARTITIONS] and name in _PARTITION_ARRAYS:
@@ -220,7 +241,7 @@ class _Writer:
                     return
                 at = len(self.code)
                 self.emit(ARRAY)
-                self._value("", construct.element, {})
+                self._element(name, construct.element)
                 self.emit(END)
                 self.code[at] = (ARRAY, flags, construct.element_min_bytes, len(self.code))
             case NullableStruct():
@@ -231,6 +252,10 @@ class _Writer:
                 self.code[at] = (MAYBE, 0, 0, self._joined)
             case _:
                 raise TypeError(f"no program for {construct}")
+
+    def _element(self, name: str, construct: Construct) -> None:
+        """An element of the array ``name``."""
+        self._value(name, construct, {})
 
 
 #: by struct code

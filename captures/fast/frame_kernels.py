@@ -236,7 +236,7 @@ def _accept(frame, program, out, starts, code, defaults, stack):
         frame[NOTED + k] = defaults[program, k]
     at = frame[AT]
     begin = at + (8 if frame[KEY] >= 0 else 4)
-    accepted = run(code, starts[program], out, begin, at + frame[LENGTH], frame[NOTED:], stack)
+    accepted = run(code, starts[program], out, begin, at + frame[LENGTH], frame[NOTED:], stack) >= 0
     frame[PROGRAM] = program if accepted else -1
     return accepted
 

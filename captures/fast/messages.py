@@ -28,6 +28,9 @@ from kce.wire.registry import API_VERSIONS, BY_KEY, ApiKey, Direction, message_c
 #: (order of the packet, correlation id, message): several messages of one packet are in the order of their ids
 _Item = tuple[int, int, Request | Response]
 
+#: of a request's row
+_COLUMNS = [f.TALK, f.PACKET, f.AT, f.LENGTH, f.KEY, f.VERSION]
+
 _INT16, _INT32 = struct.Struct(">h").unpack_from, struct.Struct(">i").unpack_from
 
 
@@ -40,16 +43,16 @@ class BulkDecoder:
         self._file = capture.name
         blocks = dissected(capture, self.quality, window_bytes=window_bytes, ports=ports)
         self._kinds: dict[tuple[int, int], _Kind] = {}
-        self._path = FastPath(blocks, [capture.name], self.quality, ports=ports)
+        self.path = FastPath(blocks, [capture.name], self.quality, ports=ports)
 
     def messages(self) -> Iterator[Request | Response]:
         held: list[_Item] = []
-        for window in self._path.windows():
+        for window in self.path.windows():
             held += self._items(window)
             held.sort(key=itemgetter(0, 1))
-            due = _due(held) if self._path.assembly.waiting else len(held)
-            yield from self._observed(held[:due])
-            del held[:due]
+            end = due([message.place.time_ns for *_, message in held]) if self.path.assembly.waiting else len(held)
+            yield from self._observed(held[:end])
+            del held[:end]
         yield from self._observed(held)
 
     def _observed(self, items: list[_Item]) -> Iterator[Request | Response]:
@@ -84,6 +87,22 @@ class BulkDecoder:
             request = requests[partner]
             kind = kinds[request.api_key, request.version]
             yield place.order, correlation_id, kind.response(request, place, data[at : at + length].tobytes())
+
+    def request_of(self, window: Window, index: int) -> Request:
+        """The message of a row of requests."""
+        talk, packet, at, length, key, version = window.requests[index, _COLUMNS].tolist()
+        kind = self._kinds.get((key, version)) or self._kind(key, version)
+        return kind.request(window.talks[talk], self._place(window, packet), window.data[at : at + length].tobytes())
+
+    def response_of(self, window: Window, index: int) -> Response:
+        """The message of a row of responses."""
+        packet, at, length, partner = window.responses[index, [f.PACKET, f.AT, f.LENGTH, f.PARTNER]].tolist()
+        request, payload = self.request_of(window, partner), window.data[at : at + length].tobytes()
+        return self._kinds[request.api_key, request.version].response(request, self._place(window, packet), payload)
+
+    def _place(self, window: Window, packet: int) -> Place:
+        time_ns, number = window.packets[packet, [k.TIME, k.NUMBER]].tolist()
+        return Place(window.first + packet, time_ns, number, self._file)
 
     def _kind(self, key: int, version: int) -> _Kind:
         made = self._kinds[key, version] = _Kind(key, version)
@@ -140,10 +159,9 @@ def _decoder(api: ApiKey, version: int, direction: Direction) -> Decode | None:
     return codec_for(cls, version, version in api.flexible).decode
 
 
-def _due(items: list[_Item]) -> int:
-    """How many of the sorted items no older one can precede any more, though a hole may still be filled."""
-    if not items:
+def due(times: list[int]) -> int:
+    """How many of the messages of these times no older one can precede any more, though a hole may still be filled."""
+    if not times:
         return 0
-    times = [message.place.time_ns for *_, message in items]
     old = bisect.bisect_left(times, max(times) - MAX_WAIT_NS)
-    return max(old, len(items) - MAX_WAITING_MESSAGES)
+    return max(old, len(times) - MAX_WAITING_MESSAGES)

@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -19,7 +20,6 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges import selection
 from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.decode import Decoder, Source
-from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import JsonRenderer, Renderer
 from kce.captures.exchanges.summary import Summary
@@ -42,9 +42,11 @@ BULK_FROM_BYTES = 16 * 1024**2
 
 #: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
-_PROGRESS_EVERY = 500
+_PROGRESS_EVERY_S = 0.1
 
 _FILE = "-"
+
+T = TypeVar("T")
 
 
 def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -140,17 +142,11 @@ def decode(
             decoder = decoder_of(capture, ports)
             if summary:
                 return _summarise(capture, decoder, wanted)
-            renderer = (
-                JsonRenderer(decoder.cluster, payloads=show_payloads)
-                if as_json
-                else Renderer(decoder.cluster, colour=sys.stdout.isatty())
-            )
             try:
-                for message in _with_progress(capture, decoder.messages()):
-                    if message in wanted:
-                        sys.stdout.write(renderer.line(message) + "\n")
-                        if follow or file == _FILE:
-                            sys.stdout.flush()  # for a live capture
+                for line in _with_progress(capture, _lines(decoder, wanted, as_json=as_json, payloads=show_payloads)):
+                    sys.stdout.write(line)
+                    if follow or file == _FILE:
+                        sys.stdout.flush()  # for a live capture
                 sys.stdout.flush()
             except BrokenPipeError:  # `kce decode ... | head`
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -158,6 +154,25 @@ def decode(
     for line in (decoder.quality.summary(), *decoder.quality.lines()):
         click.echo(f"kce: {line}", err=True)
     return 0 if decoder.quality.sound else 1
+
+
+def _lines(
+    decoder: Decoder | BulkDecoder, wanted: selection.Selection, *, as_json: bool, payloads: bool
+) -> Iterator[str]:
+    """The lines of the wanted messages, by the fast path many in one text."""
+    renderer: JsonRenderer | Renderer
+    if as_json:
+        renderer = JsonRenderer(decoder.cluster, payloads=payloads)
+    else:
+        renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
+        if not isinstance(decoder, Decoder) and not sys.stdout.isatty():
+            from kce.captures.fast.lines import lines
+
+            yield from lines(decoder, renderer, wanted)
+            return
+    for message in decoder.messages():
+        if message in wanted:
+            yield renderer.line(message) + "\n"
 
 
 def decoder_of(capture: CaptureFile | Source, ports: Ports) -> Decoder | BulkDecoder:
@@ -246,20 +261,20 @@ def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
         return decoder.cluster
 
 
-def _with_progress(
-    capture: CaptureFile | Source, messages: Iterator[Request | Response]
-) -> Iterator[Request | Response]:
+def _with_progress(capture: CaptureFile | Source, items: Iterator[T]) -> Iterator[T]:
     """Show a progress bar for a long file, unless output goes to the terminal."""
     if not isinstance(capture, CaptureFile):
-        yield from messages
+        yield from items
         return
     progress = capture.progress
     if progress is None or progress[1] < _PROGRESS_FROM_BYTES or sys.stdout.isatty() or not sys.stderr.isatty():
-        yield from messages
+        yield from items
         return
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(capture.name, total=progress[1])
-        for count, message in enumerate(messages):
-            if count % _PROGRESS_EVERY == 0 and (progress := capture.progress) is not None:
+        shown = 0.0
+        for item in items:
+            if time.monotonic() - shown > _PROGRESS_EVERY_S and (progress := capture.progress) is not None:
                 bar.update(task, completed=progress[0])
-            yield message
+                shown = time.monotonic()
+            yield item
