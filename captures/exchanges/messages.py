@@ -17,6 +17,9 @@ from kce.captures.exchanges.recognise import PRODUCE, Start, produce_acks
 from kce.captures.tcp.segments import Endpoint, Place
 from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, message_class
 
+#: requests of a broker to the controller that carry its id and epoch
+BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
+
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _INT16 = struct.Struct(">h").unpack_from
 

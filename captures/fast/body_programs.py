@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from construct import Construct
 
-from kce.captures.tables.tabulate import BROKERS_TO_CONTROLLER
+from kce.captures.exchanges.messages import BROKERS_TO_CONTROLLER
 from kce.wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
 from kce.wire.primitives import Array, Bytes, NullableStruct, String
 from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, message_class

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from kce import wire
 from kce.captures.exchanges.cluster import Cluster, announced_listeners
 from kce.captures.exchanges.errors import nested_errors
+from kce.captures.exchanges.messages import BROKERS_TO_CONTROLLER
 from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.exchanges.render import describe_request, describe_response, partition_errors
 from kce.captures.files.pcap import Packet
@@ -21,9 +22,6 @@ from kce.wire.registry import BY_NAME, CONTROL_REQUESTS
 #: Evidence lists the first partitions of larger requests, and this many characters of a body.
 MAX_EVIDENCE_PARTITIONS = 50
 MAX_EVIDENCE_TEXT = 8000
-
-#: requests of a broker to the controller that carry its id and epoch
-BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
 
 #: requests of group rebalances
 JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (BY_NAME[name].key for name in ("JoinGroup", "LeaveGroup", "SyncGroup"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from typing import Any
@@ -79,7 +78,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(importlib.metadata.version("kafka-controller-emulator"), "-V", "--version", prog_name="kce")
+@click.version_option(None, "-V", "--version", package_name="kafka-controller-emulator", prog_name="kce")
 def cli() -> None:
     """The control plane of Kafka, made visible, drivable and testable.
 

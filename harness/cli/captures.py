@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges import selection
@@ -270,6 +268,9 @@ def _with_progress(capture: CaptureFile | Source, items: Iterator[T]) -> Iterato
     if progress is None or progress[1] < _PROGRESS_FROM_BYTES or sys.stdout.isatty() or not sys.stderr.isatty():
         yield from items
         return
+    from rich.console import Console  # imported late: slow to import, and most output shows no progress
+    from rich.progress import Progress
+
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(capture.name, total=progress[1])
         shown = 0.0
