@@ -1,9 +1,10 @@
 """The fast path: the same rows as the slow path's, by the thousand, as Arrow.
 
 blocks           packets as arrays           bulk             streams, frames and exchanges     columns   their rows
-messages         the decoder, for `kce decode`
+messages         the decoder, and lines, its text, for `kce decode`
 packet_columns   rows of packets             control_columns  contents of control requests
-body_programs    programs that check frames  segment_counts   retransmissions and resets
+body_programs    programs that check frames  text_programs    programs that also print what is in them
+segment_counts   retransmissions and resets
 cuts             where large connections may be divided among tasks
 *_kernels        their loops, compiled by numba
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -187,7 +188,8 @@ def decoder_of(capture: CaptureFile | Source, ports: Ports) -> Decoder | BulkDec
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Collect garbage rarely: messages are many and free of cycles."""
+    """Collect garbage rarely: messages are many and free of cycles. At its end the process collects none."""
+    atexit.register(gc.freeze)
     before = gc.get_threshold()
     gc.set_threshold(500_000, *before[1:])
     try:
