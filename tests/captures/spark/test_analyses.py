@@ -4,7 +4,7 @@ Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.contro
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
 kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
-kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers
+kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers, kce.captures.spark.analyses.bounces
 """
 
 from __future__ import annotations
