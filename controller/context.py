@@ -6,7 +6,8 @@ Only the event loop's task uses it. Unknown topics and partitions read as empty,
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from kce.controller.iteration_order import HashedSet
@@ -161,6 +162,17 @@ class ControllerContext:
         self.assignments[tp] = assignment
         self._partitions.setdefault(tp.topic, {}).setdefault(tp.partition, tp)
 
+    def add_topic(self, topic: str, assignments: Mapping[int, ReplicaAssignment]) -> list[TopicPartition]:
+        """Set the assignments of a topic's partitions, which are new or known; returns the partitions."""
+        if topic in self._partitions:
+            for number, assignment in assignments.items():
+                self.set_assignment(TopicPartition(topic, number), assignment)
+            return [self._partitions[topic][number] for number in assignments]
+        partitions = list(map(TopicPartition, itertools.repeat(topic), assignments))
+        self._partitions[topic] = dict(zip(assignments, partitions, strict=True))
+        self.assignments.update(zip(partitions, assignments.values(), strict=True))
+        return partitions
+
     def is_assigned(self, tp: TopicPartition) -> bool:
         return tp in self.assignments
 
@@ -219,8 +231,7 @@ class ControllerContext:
         return online, offline
 
     def online_among(self, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-        """Those on available brokers, each once. No log directory is known to be offline: so after a failover."""
-        assert not self.replicas_on_offline_dirs
+        """Those on available brokers, each once, whatever is known of log directories."""
         available = self.live_broker_ids
         return tuple(broker for broker in dict.fromkeys(replicas) if broker in available)
 
@@ -252,6 +263,18 @@ class ControllerContext:
             if (known := self.leadership.get(tp)) is not None:
                 self.preferred_replica_imbalance_count -= _is_imbalanced(assignment, known)
         self.leadership[tp] = leadership
+
+    def put_all_leadership(self, found: Mapping[TopicPartition, Leadership]) -> None:
+        """``put_leadership`` of each."""
+        if self.topics_to_delete or not self.leadership.keys().isdisjoint(found):
+            for tp, known in found.items():
+                self.put_leadership(tp, known)
+            return
+        assignment = self.assignments.get
+        self.preferred_replica_imbalance_count += sum(
+            [_is_imbalanced(assignment(tp, NO_ASSIGNMENT), known) for tp, known in found.items()]
+        )
+        self.leadership.update(found)
 
     def clear_leadership(self) -> None:
         self.leadership.clear()
@@ -306,6 +329,18 @@ class ControllerContext:
             self.partition_states.pop(tp, None)
         else:
             self.partition_states[tp] = state
+
+    def put_partition_states(self, states: dict[TopicPartition, PartitionState]) -> None:
+        """``put_partition_state`` of each."""
+        if self.partition_states:
+            for tp, state in states.items():
+                self.put_partition_state(tp, state)
+            return
+        self.partition_states = states
+        self.offline_partition_count = sum(
+            tp.topic not in self.topics_with_deletion_started
+            for tp, state in states.items() if state is PartitionState.OFFLINE
+        )  # fmt: skip
 
     def partition_state(self, tp: TopicPartition) -> PartitionState:
         return self.partition_states.get(tp, PartitionState.NON_EXISTENT)

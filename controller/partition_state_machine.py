@@ -92,15 +92,17 @@ class PartitionStateMachine:
     async def startup(self) -> None:
         """Rule 6.11."""
         context = self._context
-        for tp in context.all_partitions():
+        offline = context.offline_replicas()
+        states: dict[TopicPartition, PartitionState] = {}
+        for tp in context.assignments:
             known = context.leadership.get(tp)
             if known is None:
-                state = PartitionState.NEW
-            elif context.is_replica_online(known.leader_and_isr.leader, tp):
-                state = PartitionState.ONLINE
+                states[tp] = PartitionState.NEW
+            elif offline(tp, (known.leader_and_isr.leader,)):
+                states[tp] = PartitionState.OFFLINE
             else:
-                state = PartitionState.OFFLINE
-            context.put_partition_state(tp, state)
+                states[tp] = PartitionState.ONLINE
+        context.put_partition_states(states)
         await self.trigger_online()
 
     async def trigger_online(self, topic: str | None = None) -> Results:

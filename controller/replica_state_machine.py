@@ -89,7 +89,9 @@ class ReplicaStateMachine:
         for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
             for broker, partitions in by_broker.items():
                 context.put_replica_states(broker, partitions, state)
-        if online:
+        if context.replicas_on_offline_dirs:
+            await self._handle(online, ReplicaState.ONLINE)
+        elif online:  # partitions with equal replicas have the same that are online
             with self._one_batch(ReplicaState.ONLINE):  # every transition is RESUME
                 self._batch.add_all_known_leader_and_isr(context.assignments, context.online_among)
                 for broker, partitions in online.items():
