@@ -218,8 +218,9 @@ class ReplicaStateMachine:
                 self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker)))
 
     async def _stop(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        for tp in partitions:  # rule 6.25: with the leader epoch before the ISR changes
-            self._batch.add_stop_replica([broker], tp, delete=False)
+        if broker in self._context.broker_epochs:  # another is sent nothing (8.13)
+            for tp in partitions:  # rule 6.25: with the leader epoch before the ISR changes
+                self._batch.add_stop_replica([broker], tp, delete=False)
         with_leadership = [tp for tp in partitions if tp in self._context.leadership]
         without_leadership = [tp for tp in partitions if tp not in self._context.leadership]
         removed = await self._remove_from_isr(broker, with_leadership)

@@ -84,6 +84,7 @@ class ControllerRequestBatch:
         self._known = KnownReplicas()
         self._stop_replica: dict[BrokerId, HashTable[TopicPartition, StopReplicaState]] = {}
         self._update_metadata_brokers: set[BrokerId] = set()
+        self._metadata_for_all = False
         self._update_metadata.clear()  # it keeps its size, and with it its order
 
     def problem(self, broker: RegisteredBroker) -> str | None:
@@ -116,17 +117,26 @@ class ControllerRequestBatch:
     ) -> None:
         """Rules 8.3, 8.5: a later addition replaces an earlier one, but is_new stays set. All brokers get its
         metadata."""
-        self._settle_known()
+        if self._known:
+            self._settle_known()
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker >= 0:
-                states = self._leader_and_isr.setdefault(broker, HashTable())
+                states = self._leader_and_isr.get(broker)
+                if states is None:
+                    states = self._leader_and_isr[broker] = HashTable()
                 before = states.get(tp)
                 is_sticky = before is not None and before.is_new and not is_new
                 states.put(tp, LeaderAndIsrState(leadership, assignment, True) if is_sticky else state)
-        self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        self._add_metadata_for_all()
         if (known := self._context.leadership.get(tp)) is not None:
             self._update_metadata.put(tp, known)
+
+    def _add_metadata_for_all(self) -> None:
+        """Brokers do not come and go while a batch is collected."""
+        if not self._metadata_for_all:
+            self._metadata_for_all = True
+            self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
 
     def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
         """``add_leader_and_isr`` with the cached leadership of many partitions, for an existing replica; skips
@@ -145,7 +155,7 @@ class ControllerRequestBatch:
         # Kafka's order of replicas is not imitated: of those known from another broker, one is taken to be the last
         all_are_new = len(self._update_metadata) - before == len(added)
         self._update_metadata.grow_as_after(last_is_new=last_is_alone and all_are_new)
-        self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        self._add_metadata_for_all()
         if self._leader_and_isr:
             self._settle_known()
 

@@ -391,6 +391,7 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
         raise _malformed(topic_path(topic), e, data) from None
 
 
+@functools.lru_cache(maxsize=8192)  # many partitions have equal leaders, ISRs and epochs
 def encode_partition_state(leadership: Leadership) -> bytes:
     state, controller_epoch = leadership
     recovery = f',"leader_recovery_state":{state.recovery_state}' if state.recovery_state != RECOVERED else ""
@@ -401,7 +402,7 @@ def encode_partition_state(leadership: Leadership) -> bytes:
     ).encode()
 
 
-@functools.lru_cache(maxsize=8192)  # many partitions have equal leaders, ISRs and epochs
+@functools.lru_cache(maxsize=8192)  # as above
 def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | None:
     """None for malformed content (6.14 calls that "no leader/isr information")."""
     obj = _load(data)
