@@ -11,6 +11,7 @@
     brokers  topics  topic_deletion  isr_changes  controlled_shutdown  reassignment  replica_leader_election  features
                       one capability each, on the shared `runtime`
     request_batch     the control requests of one step           channel_manager  one channel per broker, with retries
+    control_requests  how they are built                         encoded_states, known_replicas  for many partitions
     metrics           under Kafka's names                        config           settings
 
 The order is always: decide, write to ZooKeeper under the controller epoch, update the context, send. This package knows

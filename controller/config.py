@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kce.controller.channel_manager import ChannelConfig
-from kce.controller.request_batch import BatchConfig
+from kce.controller.control_requests import BatchConfig
 from kce.wire.configuration import Properties
 from kce.wire.metadata_version import LATEST, MetadataVersion
 from kce.zookeeper.model import BrokerId

@@ -6,7 +6,8 @@ Only the event loop's task uses it. Unknown topics and partitions read as empty,
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from kce.controller.iteration_order import HashedSet
@@ -69,7 +70,8 @@ class ControllerContext:
         self.topic_ids: dict[str, UUID] = {}
         self.topic_names: dict[UUID, str] = {}
         # a partition is the same object wherever it is a key
-        self._assignments: dict[TopicPartition, ReplicaAssignment] = {}
+        #: changed by ``set_assignment`` and ``remove_topic``
+        self.assignments: dict[TopicPartition, ReplicaAssignment] = {}
         self._partitions: dict[str, dict[int, TopicPartition]] = {}
         self.leadership: dict[TopicPartition, Leadership] = {}
         #: partitions of topics not queued for deletion that are not led by their preferred replica (5.20)
@@ -147,7 +149,7 @@ class ControllerContext:
         self.topic_names[topic_id] = topic
 
     def assignment(self, tp: TopicPartition) -> ReplicaAssignment:
-        return self._assignments.get(tp, _NO_ASSIGNMENT)
+        return self.assignments.get(tp, NO_ASSIGNMENT)
 
     def replicas(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         return self.assignment(tp).replicas
@@ -157,20 +159,31 @@ class ControllerContext:
         if known is not None and tp.topic not in self.topics_to_delete:
             before = self.assignment(tp)
             self.preferred_replica_imbalance_count += _is_imbalanced(assignment, known) - _is_imbalanced(before, known)
-        self._assignments[tp] = assignment
+        self.assignments[tp] = assignment
         self._partitions.setdefault(tp.topic, {}).setdefault(tp.partition, tp)
 
+    def add_topic(self, topic: str, assignments: Mapping[int, ReplicaAssignment]) -> list[TopicPartition]:
+        """Set the assignments of a topic's partitions, which are new or known; returns the partitions."""
+        if topic in self._partitions:
+            for number, assignment in assignments.items():
+                self.set_assignment(TopicPartition(topic, number), assignment)
+            return [self._partitions[topic][number] for number in assignments]
+        partitions = list(map(TopicPartition, itertools.repeat(topic), assignments))
+        self._partitions[topic] = dict(zip(assignments, partitions, strict=True))
+        self.assignments.update(zip(partitions, assignments.values(), strict=True))
+        return partitions
+
     def is_assigned(self, tp: TopicPartition) -> bool:
-        return tp in self._assignments
+        return tp in self.assignments
 
     def topic_assignments(self, topic: str) -> dict[int, ReplicaAssignment]:
-        return {p: self._assignments[tp] for p, tp in self._partitions.get(topic, {}).items()}
+        return {p: self.assignments[tp] for p, tp in self._partitions.get(topic, {}).items()}
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         return list(self._partitions.get(topic, {}).values())
 
     def all_partitions(self) -> Iterator[TopicPartition]:
-        return iter(self._assignments)
+        return iter(self.assignments)
 
     def remove_topic(self, topic: str) -> None:
         """Rule 5.17: partition and replica states stay, as in Kafka."""
@@ -181,7 +194,7 @@ class ControllerContext:
         if (topic_id := self.topic_ids.pop(topic, None)) is not None:
             self.topic_names.pop(topic_id, None)
         for tp in self._partitions.pop(topic, {}).values():
-            self._assignments.pop(tp, None)
+            self.assignments.pop(tp, None)
             self.leadership.pop(tp, None)
 
     # replicas
@@ -193,11 +206,11 @@ class ControllerContext:
         return tp not in self.replicas_on_offline_dirs.get(broker, ())
 
     def partitions_on_broker(self, broker: BrokerId) -> list[TopicPartition]:
-        return [tp for tp, assignment in self._assignments.items() if broker in assignment.replicas]
+        return [tp for tp, assignment in self.assignments.items() if broker in assignment.replicas]
 
     def replicas_on_brokers(self, brokers: Iterable[BrokerId]) -> list[PartitionReplica]:
         wanted = set(brokers)
-        return [PartitionReplica(tp, r) for tp, a in self._assignments.items() for r in a.replicas if r in wanted]
+        return [PartitionReplica(tp, r) for tp, a in self.assignments.items() for r in a.replicas if r in wanted]
 
     def replicas_of_partitions(self, partitions: Iterable[TopicPartition]) -> list[PartitionReplica]:
         return [PartitionReplica(tp, r) for tp in partitions for r in self.replicas(tp)]
@@ -210,12 +223,17 @@ class ControllerContext:
         online: dict[BrokerId, list[TopicPartition]] = {}
         offline: dict[BrokerId, list[TopicPartition]] = {}
         is_offline = self.offline_replicas()
-        for tp, assignment in self._assignments.items():
+        for tp, assignment in self.assignments.items():
             offline_here = is_offline(tp, assignment.replicas)
             for replica in assignment.replicas:
                 where = offline if replica in offline_here else online
                 where.setdefault(replica, []).append(tp)
         return online, offline
+
+    def online_among(self, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+        """Those on available brokers, each once, whatever is known of log directories."""
+        available = self.live_broker_ids
+        return tuple(broker for broker in dict.fromkeys(replicas) if broker in available)
 
     def offline_replicas(self) -> Callable[[TopicPartition, tuple[BrokerId, ...]], tuple[BrokerId, ...]]:
         """A function of a partition and its replicas: those that are offline. Fast for many partitions; stale as soon
@@ -234,17 +252,29 @@ class ControllerContext:
 
     def topics_with_offline_replicas(self) -> set[str]:
         of = self.offline_replicas()
-        return {tp.topic for tp, assignment in self._assignments.items() if of(tp, assignment.replicas)}
+        return {tp.topic for tp, assignment in self.assignments.items() if of(tp, assignment.replicas)}
 
     # leadership
 
     def put_leadership(self, tp: TopicPartition, leadership: Leadership) -> None:
         if tp.topic not in self.topics_to_delete:
-            assignment = self._assignments.get(tp, _NO_ASSIGNMENT)
+            assignment = self.assignments.get(tp, NO_ASSIGNMENT)
             self.preferred_replica_imbalance_count += _is_imbalanced(assignment, leadership)
             if (known := self.leadership.get(tp)) is not None:
                 self.preferred_replica_imbalance_count -= _is_imbalanced(assignment, known)
         self.leadership[tp] = leadership
+
+    def put_all_leadership(self, found: Mapping[TopicPartition, Leadership]) -> None:
+        """``put_leadership`` of each."""
+        if self.topics_to_delete or not self.leadership.keys().isdisjoint(found):
+            for tp, known in found.items():
+                self.put_leadership(tp, known)
+            return
+        assignment = self.assignments.get
+        self.preferred_replica_imbalance_count += sum(
+            [_is_imbalanced(assignment(tp, NO_ASSIGNMENT), known) for tp, known in found.items()]
+        )
+        self.leadership.update(found)
 
     def clear_leadership(self) -> None:
         self.leadership.clear()
@@ -300,6 +330,18 @@ class ControllerContext:
         else:
             self.partition_states[tp] = state
 
+    def put_partition_states(self, states: dict[TopicPartition, PartitionState]) -> None:
+        """``put_partition_state`` of each."""
+        if self.partition_states:
+            for tp, state in states.items():
+                self.put_partition_state(tp, state)
+            return
+        self.partition_states = states
+        self.offline_partition_count = sum(
+            tp.topic not in self.topics_with_deletion_started
+            for tp, state in states.items() if state is PartitionState.OFFLINE
+        )  # fmt: skip
+
     def partition_state(self, tp: TopicPartition) -> PartitionState:
         return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
 
@@ -325,7 +367,7 @@ class ControllerContext:
 
     def replica_states_of_topic(self, topic: str) -> set[ReplicaState | None]:
         """The states that its replicas have; None for one without."""
-        states, of = self._replica_states, self._assignments
+        states, of = self._replica_states, self.assignments
         return {states[r].get(tp) if r in states else None for tp in self.partitions_of(topic) for r in of[tp].replicas}
 
     def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
@@ -339,7 +381,7 @@ class ControllerContext:
         return self.replica_states_of(replica.replica)[replica.topic_partition]
 
 
-_NO_ASSIGNMENT = ReplicaAssignment()
+NO_ASSIGNMENT = ReplicaAssignment()
 
 
 def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:

@@ -15,7 +15,7 @@ from kce.controller.runtime import ControllerRuntime
 from kce.controller.scheduler import Scheduler
 from kce.controller.topic_deletion import TopicDeletion
 from kce.controller.topics import Topics
-from kce.garbage import no_collection
+from kce.garbage import no_collection, thaw
 from kce.zookeeper import znodes
 
 #: delay of the first leader rebalance after failover (rule 11.37)
@@ -48,7 +48,7 @@ class ControllerRole:
 
     async def failover(self) -> None:
         """Rules 4.1-4.20, in that order. ``resign`` undoes a failover that failed half-way."""
-        with no_collection():
+        with no_collection(freeze=True):
             await self._failover()
 
     async def _failover(self) -> None:
@@ -94,6 +94,7 @@ class ControllerRole:
         self._scheduler.clear()
         await self.runtime.channels.shutdown()
         self._context.clear()
+        thaw()
 
     async def rebalance(self) -> None:
         """Rules 3.25, 11.37."""

@@ -122,7 +122,8 @@ class HashTable(dict[K, V]):
         return sorted(self, key=lambda key: _place(hash_code(key), self.buckets))
 
     def put(self, key: K, value: V) -> None:
-        self._grow(len(self) + 1)
+        if len(self) + 1 >= _LOAD_FACTOR * self.buckets:
+            self._grow(len(self) + 1)
         self[key] = value
 
     def put_all(self, content: dict[K, V]) -> None:

@@ -1,148 +1,156 @@
-"""LeaderAndIsr of many existing replicas, as after a failover: what the replicas of a partition share is made once.
+"""LeaderAndIsr of many existing replicas, as after a failover: what replicas and partitions share is made once.
 
-A million partitions have three million replicas. For each partition its state is built, and for each topic the order of
-the partitions is found, once and not for every broker; then the states are dealt out to the brokers. The result is what
-a `HashTable` for every broker and `by_topic` give, which ``tables`` makes for whoever needs more than that.
+A million partitions have three million replicas. For each topic the order of the partitions is found, and for each
+partition its state is encoded, once and not for every broker; then the states are dealt out to the brokers. The result
+is what a `HashTable` for every broker and `by_topic` give, which ``tables`` makes for whoever needs more than that.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from kce import wire
-from kce.controller.context import ControllerContext
-from kce.controller.iteration_order import HashTable, bucket_count, java_order, placed
+from kce.controller.context import NO_ASSIGNMENT, ControllerContext
+from kce.controller.encoded_states import encoded_index, leader_and_isr_tail
+from kce.controller.iteration_order import HashTable, bucket_count, java_order, placed, trie_order
 from kce.zookeeper.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 
-_leader_and_isr_partition_state = wire.maker(wire.LeaderAndIsrPartitionState)
+#: the brokers that a partition with these replicas is sent to
+Recipients = Callable[[tuple[BrokerId, ...]], tuple[BrokerId, ...]]
 
 
 class LeaderAndIsrState:
     """One partition in a LeaderAndIsr request; replicas that get the same state share the object."""
 
-    __slots__ = ("_built", "assignment", "is_new", "leadership")
+    __slots__ = ("_encoded", "assignment", "is_new", "leadership")
 
     def __init__(self, leadership: Leadership, assignment: ReplicaAssignment, is_new: bool) -> None:
         self.leadership = leadership
         self.assignment = assignment
         self.is_new = is_new
-        self._built: wire.LeaderAndIsrPartitionState | None = None
+        self._encoded: bytes | None = None
 
-    def build(self, tp: TopicPartition, version: int) -> wire.LeaderAndIsrPartitionState:
-        """Built once for all requests of a batch, which have the same version (rules 13.7-13.11)."""
-        if self._built is None:
-            decided, controller_epoch = self.leadership
-            self._built = _leader_and_isr_partition_state(
-                topic_name=tp.topic if version < 2 else "",
-                partition_index=tp.partition,
-                controller_epoch=controller_epoch,
-                leader=decided.leader,
-                leader_epoch=decided.leader_epoch,
-                isr=decided.isr,
-                partition_epoch=decided.partition_epoch,
-                replicas=self.assignment.replicas,
-                adding_replicas=self.assignment.adding,
-                removing_replicas=self.assignment.removing,
-                is_new=self.is_new,
-                leader_recovery_state=decided.recovery_state if version >= 6 else 0,
-            )
-        return self._built
+    def encode(self, tp: TopicPartition, version: int) -> bytes:
+        """Encoded once for all requests of a batch, which have the same version. Raises EncodeError."""
+        if self._encoded is None:
+            tail = leader_and_isr_tail(version, self.leadership, self.assignment, self.is_new)
+            self._encoded = encoded_index(tp.partition) + tail
+        return self._encoded
 
 
-class KnownState(LeaderAndIsrState):
-    """The cached leadership of a partition, for ``brokers``."""
+class _Alike:
+    """Partitions with the same leadership and assignment, and so with the same recipients."""
 
-    __slots__ = ("brokers",)
+    __slots__ = ("assignment", "brokers", "leadership", "partitions", "tail", "to")
 
-    def __init__(self, leadership: Leadership, assignment: ReplicaAssignment, broker: BrokerId) -> None:
+    def __init__(self, leadership: Leadership, assignment: ReplicaAssignment, brokers: tuple[BrokerId, ...]) -> None:
         self.leadership = leadership
         self.assignment = assignment
-        self.is_new = False
-        self._built = None
-        self.brokers = [broker]
+        self.brokers = brokers
+        #: their number
+        self.partitions = 0
+        # of `_deal`
+        self.tail = b""
+        self.to: Sequence[BrokerId] = ()
 
 
-#: the topics of one broker's request, in its order, with their states in theirs
-Topics = list[tuple[str, list[wire.LeaderAndIsrPartitionState]]]
+class KnownTopics(NamedTuple):
+    """The topics of one broker's request in its order, with their encoded states in theirs, and who leads them."""
+
+    topics: list[tuple[str, wire.Encoded]]
+    leaders: set[BrokerId]
+
+
+class _Added:
+    """Partitions as they were added, and by topic; ``sizes`` counts those of each broker."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, Leadership] = {}
+        self.groups: dict[str, list[tuple[TopicPartition, _Alike]]] = {}
+        self.alike: list[_Alike] = []
+        self.sizes: dict[BrokerId, int] = {}
 
 
 class KnownReplicas:
     """What is to be sent of existing replicas. The context must not change between additions."""
 
     def __init__(self) -> None:
-        self._states: dict[TopicPartition, KnownState] = {}
-        self._groups: dict[str, list[tuple[TopicPartition, KnownState]]] = {}
-        self._partitions: dict[BrokerId, Sequence[TopicPartition]] = {}
-        self._sizes: dict[BrokerId, int] = {}
+        self._added: list[_Added] = []
 
     def __bool__(self) -> bool:
-        return bool(self._sizes)
+        return bool(self._added)
 
     def __contains__(self, broker: BrokerId) -> bool:
-        return broker in self._sizes
-
-    def size(self, broker: BrokerId) -> int:
-        return self._sizes[broker]
+        return any(broker in added.sizes for added in self._added)
 
     def add(
-        self, context: ControllerContext, broker: BrokerId, partitions: Sequence[TopicPartition]
-    ) -> tuple[bool, dict[TopicPartition, Leadership]]:
-        """The replicas of a broker that was not added before, but for partitions without leadership.
+        self, context: ControllerContext, partitions: Iterable[TopicPartition], recipients: Recipients
+    ) -> tuple[dict[TopicPartition, Leadership], bool]:
+        """Partitions for brokers that nothing was added for, but for partitions without leadership or recipient.
 
-        Returns whether there are any, and the partitions that no other broker had.
+        Returns those that were added, and whether the last of them has no replica on another broker than the last, in
+        Kafka's order of brokers.
         """
-        states, groups, leadership, assignment = self._states, self._groups, context.leadership, context.assignment
-        new: dict[TopicPartition, Leadership] = {}
-        count = 0
-        for tp in partitions:
-            state = states.get(tp)
-            if state is None:
-                known = leadership.get(tp)
-                if known is None:
-                    continue
-                new[tp] = known
-                state = states[tp] = KnownState(known, assignment(tp), broker)
-                topic = tp[0]
-                if topic in groups:
-                    groups[topic].append((tp, state))
-                else:
-                    groups[topic] = [(tp, state)]
+        added = _Added()
+        leadership, assignments = context.leadership, context.assignments
+        groups, sent = added.groups, added.partitions
+        alike: dict[tuple[int, int], _Alike] = {}
+        for tp in dict.fromkeys(partitions):
+            known, assignment = leadership.get(tp), assignments.get(tp, NO_ASSIGNMENT)
+            if known is None:
+                continue
+            one = alike.get((id(known), id(assignment)))
+            if one is None:
+                one = alike[id(known), id(assignment)] = _Alike(known, assignment, recipients(assignment.replicas))
+            if not one.brokers:
+                continue
+            one.partitions += 1
+            sent[tp] = known
+            topic = tp[0]
+            if topic in groups:
+                groups[topic].append((tp, one))
             else:
-                brokers = state.brokers
-                if brokers[-1] == broker:
-                    continue  # it is listed twice
-                brokers.append(broker)
-            count += 1
-        if count:
-            self._sizes[broker] = count
-            self._partitions[broker] = partitions
-        return count > 0, new
+                groups[topic] = [(tp, one)]
+        if not sent:
+            return sent, True
+        added.alike = [one for one in alike.values() if one.brokers]
+        for one in added.alike:
+            for broker in one.brokers:
+                added.sizes[broker] = added.sizes.get(broker, 0) + one.partitions
+        self._added.append(added)
+        last = trie_order(added.sizes)[-1]
+        return sent, all(one.brokers == (last,) for one in added.alike if last in one.brokers)
 
     def tables(self) -> dict[BrokerId, HashTable[TopicPartition, LeaderAndIsrState]]:
-        states = self._states
-        return {
-            broker: HashTable.of({tp: states[tp] for tp in partitions if tp in states})
-            for broker, partitions in self._partitions.items()
-        }
+        content: dict[BrokerId, dict[TopicPartition, LeaderAndIsrState]] = {}
+        for added in self._added:
+            alike = {tp: one for group in added.groups.values() for tp, one in group}
+            for tp in added.partitions:
+                one = alike[tp]
+                state = LeaderAndIsrState(one.leadership, one.assignment, False)
+                for broker in one.brokers:
+                    content.setdefault(broker, {})[tp] = state
+        return {broker: HashTable.of(states) for broker, states in content.items()}
 
-    def topics(self, version: int) -> dict[BrokerId, Topics]:
-        """What ``by_topic`` makes of the tables, built."""
-        sizes: dict[int, list[BrokerId]] = {}
-        for broker, size in self._sizes.items():
-            sizes.setdefault(bucket_count(size), []).append(broker)
-        found: dict[BrokerId, Topics] = {}
-        for buckets, brokers in sizes.items():
-            for broker, dealt in _deal(self._groups, buckets, brokers, version).items():
-                found[broker] = dealt.in_order(self._added(broker))
+    def topics(self, version: int) -> dict[BrokerId, KnownTopics]:
+        """What ``by_topic`` makes of the tables, encoded."""
+        found: dict[BrokerId, KnownTopics] = {}
+        for added in self._added:
+            leaders: dict[BrokerId, set[BrokerId]] = {broker: set() for broker in added.sizes}
+            for one in added.alike:
+                one.tail = leader_and_isr_tail(version, one.leadership, one.assignment, False)
+                for broker in one.brokers:
+                    leaders[broker].add(one.leadership.leader_and_isr.leader)
+            brokers_of: dict[int, list[BrokerId]] = {}
+            for broker, size in added.sizes.items():
+                brokers_of.setdefault(bucket_count(size), []).append(broker)
+            for buckets, brokers in brokers_of.items():
+                for one in added.alike:
+                    one.to = one.brokers if len(brokers_of) == 1 else [b for b in one.brokers if b in brokers]
+                for broker, dealt in _deal(added.groups, buckets, brokers).items():
+                    found[broker] = KnownTopics(dealt.in_order(), leaders[broker])
         return found
-
-    def _added(self, broker: BrokerId) -> dict[str, None]:
-        """The topics in the order in which they were added for a broker."""
-        partitions = self._partitions[broker]
-        if len(partitions) > self._sizes[broker]:
-            partitions = [tp for tp in partitions if tp in self._states]
-        return dict.fromkeys(map(operator.itemgetter(0), partitions))
 
 
 class _Dealt:
@@ -151,40 +159,37 @@ class _Dealt:
     __slots__ = ("first", "last", "states")
 
     def __init__(self) -> None:
-        self.states: dict[str, list[wire.LeaderAndIsrPartitionState]] = {}
+        self.states: dict[str, wire.Encoded] = {}
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
 
-    def in_order(self, added: Iterable[str]) -> Topics:
+    def in_order(self) -> list[tuple[str, wire.Encoded]]:
         """As in ``by_topic``: of topics in the same place, the one that was added first is first."""
-        topics = sorted(added, key=self.first.__getitem__)
-        last = max(added, key=self.last.__getitem__)
-        order = java_order(topics, last_is_new=len(self.states[last]) == 1)
+        topics = sorted(self.states, key=self.first.__getitem__)
+        last = max(self.states, key=self.last.__getitem__)
+        order = java_order(topics, last_is_new=self.states[last].elements == 1)
         return [(topic, self.states[topic]) for topic in order]
 
 
 def _deal(
-    groups: Mapping[str, Sequence[tuple[TopicPartition, KnownState]]],
-    buckets: int,
-    brokers: Iterable[BrokerId],
-    version: int,
+    groups: Mapping[str, Sequence[tuple[TopicPartition, _Alike]]], buckets: int, brokers: Iterable[BrokerId]
 ) -> dict[BrokerId, _Dealt]:
     """``brokers``: those whose table has so many ``buckets``."""
     found = {broker: _Dealt() for broker in brokers}
     for topic, group in groups.items():
-        here: dict[BrokerId, list[wire.LeaderAndIsrPartitionState]] = {}
-        lasts: dict[BrokerId, int] = {}
-        for place, (tp, state) in placed(topic, group, buckets):
-            built = state.build(tp, version)
-            for broker in state.brokers:
+        here: dict[BrokerId, list[bytes]] = {}
+        last: dict[BrokerId, int] = {}
+        for place, (tp, one) in placed(topic, group, buckets):
+            state = encoded_index(tp[1]) + one.tail
+            for broker in one.to:
                 if broker in here:
-                    here[broker].append(built)
-                elif broker in found:
-                    here[broker] = [built]
+                    here[broker].append(state)
+                else:
+                    here[broker] = [state]
                     found[broker].first[topic] = place
-                lasts[broker] = place
+                last[broker] = place
         for broker, states in here.items():
             dealt = found[broker]
-            dealt.states[topic] = states
-            dealt.last[topic] = lasts[broker]
+            dealt.states[topic] = wire.Encoded(len(states), (b"".join(states),))
+            dealt.last[topic] = last[broker]
     return found

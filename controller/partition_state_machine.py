@@ -30,7 +30,7 @@ from kce.controller.request_batch import ControllerRequestBatch
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.model import LeaderAndIsr, Leadership, TopicPartition
+from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import NoNode, SessionExpired, StoreError
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -92,15 +92,17 @@ class PartitionStateMachine:
     async def startup(self) -> None:
         """Rule 6.11."""
         context = self._context
-        for tp in context.all_partitions():
+        offline = context.offline_replicas()
+        states: dict[TopicPartition, PartitionState] = {}
+        for tp in context.assignments:
             known = context.leadership.get(tp)
             if known is None:
-                state = PartitionState.NEW
-            elif context.is_replica_online(known.leader_and_isr.leader, tp):
-                state = PartitionState.ONLINE
+                states[tp] = PartitionState.NEW
+            elif offline(tp, (known.leader_and_isr.leader,)):
+                states[tp] = PartitionState.OFFLINE
             else:
-                state = PartitionState.OFFLINE
-            context.put_partition_state(tp, state)
+                states[tp] = PartitionState.ONLINE
+        context.put_partition_states(states)
         await self.trigger_online()
 
     async def trigger_online(self, topic: str | None = None) -> Results:
@@ -260,39 +262,55 @@ class PartitionStateMachine:
         context = self._context
         unclean = await self._unclean_allowed(current) if strategy is Strategy.OFFLINE else {}
         chosen: dict[TopicPartition, Elected | Exception] = {}
+        # partitions with one state and one assignment have one result, unless log directories are offline
+        results: dict[tuple[int, int, bool], Elected | None] = {}
         for tp, state in current.items():
-            replicas = context.replicas(tp)
+            assignment = context.assignment(tp)
             allowed = unclean.get(tp.topic, strategy is Strategy.UNCLEAN)
             if isinstance(allowed, Exception):
                 chosen[tp] = allowed
                 continue
-
-            def online(broker: int, tp: TopicPartition = tp) -> bool:
-                return context.is_replica_online(broker, tp)  # type: ignore[arg-type]
-
-            def present(broker: int, tp: TopicPartition = tp) -> bool:
-                return context.is_replica_online(broker, tp, include_shutting_down=True)  # type: ignore[arg-type]
-
-            match strategy:
-                case Strategy.OFFLINE | Strategy.UNCLEAN:
-                    elected = elect_offline(
-                        state,
-                        replicas,
-                        online,
-                        unclean_allowed=allowed,
-                        recovery_supported=self._ibp.supports_leader_recovery_state,
-                    )
-                case Strategy.REASSIGN:
-                    elected = elect_reassigned(state, context.assignment(tp).target, online)
-                case Strategy.PREFERRED:
-                    elected = elect_preferred(state, replicas, online)
-                case Strategy.CONTROLLED_SHUTDOWN:
-                    elected = elect_for_controlled_shutdown(state, replicas, present, context.shutting_down)
-            chosen[tp] = elected or StateChangeFailed(
-                f"no leader for {tp} under {strategy.value}: replicas {list(replicas)}, ISR {list(state.isr)}, "
-                f"online {[r for r in replicas if online(r)]}"
+            alike = id(state), id(assignment), allowed
+            if alike not in results or context.replicas_on_offline_dirs:
+                results[alike] = self._choose_one(tp, state, assignment, strategy, unclean_allowed=allowed)
+            chosen[tp] = results[alike] or StateChangeFailed(
+                f"no leader for {tp} under {strategy.value}: replicas {list(assignment.replicas)}, "
+                f"ISR {list(state.isr)}, online {[r for r in assignment.replicas if context.is_replica_online(r, tp)]}"
             )
         return chosen
+
+    def _choose_one(
+        self,
+        tp: TopicPartition,
+        state: LeaderAndIsr,
+        assignment: ReplicaAssignment,
+        strategy: Strategy,
+        *,
+        unclean_allowed: bool,
+    ) -> Elected | None:
+        context, replicas = self._context, assignment.replicas
+
+        def online(broker: BrokerId) -> bool:
+            return context.is_replica_online(broker, tp)
+
+        def present(broker: BrokerId) -> bool:
+            return context.is_replica_online(broker, tp, include_shutting_down=True)
+
+        match strategy:
+            case Strategy.OFFLINE | Strategy.UNCLEAN:
+                return elect_offline(
+                    state,
+                    replicas,
+                    online,
+                    unclean_allowed=unclean_allowed,
+                    recovery_supported=self._ibp.supports_leader_recovery_state,
+                )
+            case Strategy.REASSIGN:
+                return elect_reassigned(state, assignment.target, online)
+            case Strategy.PREFERRED:
+                return elect_preferred(state, replicas, online)
+            case Strategy.CONTROLLED_SHUTDOWN:
+                return elect_for_controlled_shutdown(state, replicas, present, context.shutting_down)
 
     async def _unclean_allowed(self, current: dict[TopicPartition, LeaderAndIsr]) -> dict[str, bool | Exception]:
         """The setting of each topic that has a partition without online ISR member (7.3, 7.4)."""

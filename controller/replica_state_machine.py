@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from kce.controller.context import ControllerContext, ReplicaState
@@ -83,11 +84,18 @@ class ReplicaStateMachine:
 
     async def startup(self) -> None:
         """Set all states, then notify online replicas, then remove offline ones from their ISRs (rule 6.32)."""
-        online, offline = self._context.all_replicas()
+        context = self._context
+        online, offline = context.all_replicas()
         for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
             for broker, partitions in by_broker.items():
-                self._context.put_replica_states(broker, partitions, state)
-        await self._handle(online, ReplicaState.ONLINE)
+                context.put_replica_states(broker, partitions, state)
+        if context.replicas_on_offline_dirs:
+            await self._handle(online, ReplicaState.ONLINE)
+        elif online:  # partitions with equal replicas have the same that are online
+            with self._one_batch(ReplicaState.ONLINE):  # every transition is RESUME
+                self._batch.add_all_known_leader_and_isr(context.assignments, context.online_among)
+                for broker, partitions in online.items():
+                    self._log_changes(broker, partitions, ReplicaState.ONLINE)
         await self._handle(offline, ReplicaState.OFFLINE)
 
     async def handle_state_changes(self, replicas: Iterable[PartitionReplica], target: ReplicaState) -> None:
@@ -103,10 +111,16 @@ class ReplicaStateMachine:
     async def _handle(self, by_broker: Mapping[BrokerId, Sequence[TopicPartition]], target: ReplicaState) -> None:
         if not by_broker:
             return
-        try:
-            self._batch.new_batch()
+        with self._one_batch(target):
             for broker in trie_order(by_broker):  # as Kafka's groupBy; it decides who stays in an ISR, and so who leads
                 await self._change(broker, by_broker[broker], target)
+
+    @contextmanager
+    def _one_batch(self, target: ReplicaState) -> Iterator[None]:
+        """Sent at the end. Logs failures, except that the controller moved."""
+        try:
+            self._batch.new_batch()
+            yield
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("the controller moved while it moved replicas to %s", target.name)
@@ -204,8 +218,9 @@ class ReplicaStateMachine:
                 self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker)))
 
     async def _stop(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        for tp in partitions:  # rule 6.25: with the leader epoch before the ISR changes
-            self._batch.add_stop_replica([broker], tp, delete=False)
+        if broker in self._context.broker_epochs:  # another is sent nothing (8.13)
+            for tp in partitions:  # rule 6.25: with the leader epoch before the ISR changes
+                self._batch.add_stop_replica([broker], tp, delete=False)
         with_leadership = [tp for tp in partitions if tp in self._context.leadership]
         without_leadership = [tp for tp in partitions if tp not in self._context.leadership]
         removed = await self._remove_from_isr(broker, with_leadership)

@@ -1,27 +1,31 @@
 """The control requests of one step, collected and sent as a batch (rules of sections 8a and 8b).
 
 A batch is started, added to, and sent: LeaderAndIsr first, then UpdateMetadata, then StopReplica; every broker receives
-them in that order. The pure functions ``build_*`` build the messages.
+them in that order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from kce import wire
 from kce.controller.context import ControllerContext
+from kce.controller.control_requests import (
+    BatchConfig,
+    StopReplicaState,
+    build_known_leader_and_isr,
+    build_leader_and_isr,
+    build_stop_replica,
+    build_update_metadata,
+    update_metadata_broker,
+)
 from kce.controller.errors import BrokenBatch
-from kce.controller.iteration_order import HashTable, by_topic
-from kce.controller.known_replicas import KnownReplicas, LeaderAndIsrState, Topics
-from kce.wire.metadata_version import MetadataVersion
-from kce.wire.vocabulary import SECURITY_PROTOCOLS
+from kce.controller.iteration_order import HashTable
+from kce.controller.known_replicas import KnownReplicas, LeaderAndIsrState, Recipients
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import (
-    LEADER_DURING_DELETE,
     BrokerEpoch,
     BrokerId,
     Leadership,
@@ -29,11 +33,6 @@ from kce.zookeeper.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-
-ZERO = uuid.UUID(int=0)
-_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
-
-_update_metadata_partition_state = wire.maker(wire.UpdateMetadataPartitionState)
 
 #: takes the decoded response
 OnResponse = Callable[[wire.Message], None]
@@ -68,24 +67,6 @@ class Responses(Protocol):
     ) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplicaState:
-    """One partition in a StopReplica request."""
-
-    leader_epoch: int
-    delete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchConfig:
-    """``inter_broker_listener``: of live leaders in LeaderAndIsr, even if the controller uses another listener
-    (8.15)."""
-
-    broker_id: BrokerId
-    ibp: MetadataVersion
-    inter_broker_listener: str
-
-
 class ControllerRequestBatch:
     """One of Kafka's three independent batches (rule 8.1). Reads the context, never changes it."""
 
@@ -103,12 +84,13 @@ class ControllerRequestBatch:
         self._known = KnownReplicas()
         self._stop_replica: dict[BrokerId, HashTable[TopicPartition, StopReplicaState]] = {}
         self._update_metadata_brokers: set[BrokerId] = set()
+        self._metadata_for_all = False
         self._update_metadata.clear()  # it keeps its size, and with it its order
 
     def problem(self, broker: RegisteredBroker) -> str | None:
         """Why UpdateMetadata cannot contain the broker (8.21)."""
         try:
-            _update_metadata_broker(self._config.ibp.update_metadata_version, broker)
+            update_metadata_broker(self._config.ibp.update_metadata_version, broker)
         except IllegalState as e:
             return str(e)
         return None
@@ -135,30 +117,45 @@ class ControllerRequestBatch:
     ) -> None:
         """Rules 8.3, 8.5: a later addition replaces an earlier one, but is_new stays set. All brokers get its
         metadata."""
-        self._settle_known()
+        if self._known:
+            self._settle_known()
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker >= 0:
-                states = self._leader_and_isr.setdefault(broker, HashTable())
+                states = self._leader_and_isr.get(broker)
+                if states is None:
+                    states = self._leader_and_isr[broker] = HashTable()
                 before = states.get(tp)
                 is_sticky = before is not None and before.is_new and not is_new
                 states.put(tp, LeaderAndIsrState(leadership, assignment, True) if is_sticky else state)
-        self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        self._add_metadata_for_all()
         if (known := self._context.leadership.get(tp)) is not None:
             self._update_metadata.put(tp, known)
 
-    def add_known_leader_and_isr(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
+    def _add_metadata_for_all(self) -> None:
+        """Brokers do not come and go while a batch is collected."""
+        if not self._metadata_for_all:
+            self._metadata_for_all = True
+            self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+
+    def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
         """``add_leader_and_isr`` with the cached leadership of many partitions, for an existing replica; skips
         partitions without leadership. The context must not change between such additions to one batch."""
         if broker in self._known:
             self._settle_known()
-        added, new = self._known.add(self._context, broker, partitions)
+        self.add_all_known_leader_and_isr(partitions, lambda replicas: (broker,))
+
+    def add_all_known_leader_and_isr(self, partitions: Iterable[TopicPartition], recipients: Recipients) -> None:
+        """The same for all brokers that get a partition, to a batch that has nothing for them."""
+        added, last_is_alone = self._known.add(self._context, partitions, recipients)
         if not added:
             return
-        self._update_metadata.update(new)
+        before = len(self._update_metadata)
+        self._update_metadata.update(added)
         # Kafka's order of replicas is not imitated: of those known from another broker, one is taken to be the last
-        self._update_metadata.grow_as_after(last_is_new=len(new) == self._known.size(broker))
-        self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        all_are_new = len(self._update_metadata) - before == len(added)
+        self._update_metadata.grow_as_after(last_is_new=last_is_alone and all_are_new)
+        self._add_metadata_for_all()
         if self._leader_and_isr:
             self._settle_known()
 
@@ -256,183 +253,3 @@ class ControllerRequestBatch:
             if some:
                 request = build_stop_replica(version, self._config, self._context, broker, some)
                 self._outbox.send(broker, request, version, answered if delete else None)
-
-
-def build_leader_and_isr(
-    version: int,
-    config: BatchConfig,
-    context: ControllerContext,
-    broker: BrokerId,
-    states: HashTable[TopicPartition, LeaderAndIsrState],
-) -> wire.LeaderAndIsrRequest:
-    """Rules 8.4, 8.14-8.16, 13.7-13.11."""
-    grouped = version >= 2
-    topic_states = [
-        (topic, [state.build(tp, version) for tp, state in of_topic])
-        for topic, of_topic in (by_topic(states, java=True).items() if grouped else ())
-    ]
-    ungrouped = () if grouped else tuple(states[tp].build(tp, version) for tp in states.order())
-    leaders = {state.leadership.leader_and_isr.leader for state in states.values()}
-    return _leader_and_isr(config, context, broker, leaders, topic_states, ungrouped)
-
-
-def build_known_leader_and_isr(
-    config: BatchConfig, context: ControllerContext, broker: BrokerId, topics: Topics
-) -> wire.LeaderAndIsrRequest:
-    """The same of a version that groups partitions by topic."""
-    leaders = {state.leader for _, of_topic in topics for state in of_topic}
-    return _leader_and_isr(config, context, broker, leaders, topics, ())
-
-
-def _leader_and_isr(
-    config: BatchConfig,
-    context: ControllerContext,
-    broker: BrokerId,
-    leaders: Collection[int],
-    topics: Topics,
-    ungrouped: tuple[wire.LeaderAndIsrPartitionState, ...],
-) -> wire.LeaderAndIsrRequest:
-    live_leaders = []
-    for live in context.live_or_shutting_down_brokers:
-        endpoint = live.endpoint(config.inter_broker_listener)
-        if live.id in leaders and endpoint is not None:
-            live_leaders.append(
-                wire.LeaderAndIsrLiveLeader(broker_id=live.id, host_name=endpoint.host, port=endpoint.port)
-            )
-    return wire.LeaderAndIsrRequest(
-        controller_id=config.broker_id,
-        controller_epoch=context.epoch,
-        broker_epoch=context.broker_epochs[broker],
-        ungrouped_partition_states=ungrouped,
-        topic_states=tuple(
-            wire.LeaderAndIsrTopicState(
-                topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO), partition_states=tuple(of_topic)
-            )
-            for topic, of_topic in topics
-        ),
-        live_leaders=tuple(live_leaders),
-    )
-
-
-def build_update_metadata(
-    version: int,
-    config: BatchConfig,
-    context: ControllerContext,
-    leadership: HashTable[TopicPartition, Leadership],
-) -> wire.UpdateMetadataRequest:
-    """The request for all brokers, without broker epoch (rules 8.8-8.10, 13.16-13.21)."""
-    offline = context.offline_replicas()
-
-    def built(tp: TopicPartition, known: Leadership, deleting: bool) -> wire.UpdateMetadataPartitionState:
-        state, controller_epoch = known
-        replicas = context.replicas(tp)
-        built_state: wire.UpdateMetadataPartitionState = _update_metadata_partition_state(
-            topic_name=tp.topic if version < 5 else "",
-            partition_index=tp.partition,
-            controller_epoch=controller_epoch,
-            leader=LEADER_DURING_DELETE if deleting else state.leader,
-            leader_epoch=0 if deleting else state.leader_epoch,
-            isr=state.isr,
-            zk_version=0 if deleting else state.partition_epoch,
-            replicas=replicas,
-            offline_replicas=offline(tp, replicas),
-        )
-        return built_state
-
-    ungrouped: tuple[wire.UpdateMetadataPartitionState, ...] = ()
-    topic_states = []
-    if version < 5:
-        is_deleting = context.is_queued_for_deletion
-        ungrouped = tuple(built(tp, leadership[tp], is_deleting(tp.topic)) for tp in leadership.order())
-    else:
-        for topic, of_topic in by_topic(leadership, java=True).items():
-            deleting = context.is_queued_for_deletion(topic)
-            topic_states.append(
-                wire.UpdateMetadataTopicState(
-                    topic_name=topic,
-                    topic_id=context.topic_ids.get(topic, ZERO),
-                    partition_states=tuple([built(tp, known, deleting) for tp, known in of_topic]),
-                )
-            )
-    return wire.UpdateMetadataRequest(
-        controller_id=config.broker_id,
-        controller_epoch=context.epoch,
-        ungrouped_partition_states=ungrouped,
-        topic_states=tuple(topic_states),
-        live_brokers=tuple(_update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers),
-    )
-
-
-def _update_metadata_broker(version: int, broker: RegisteredBroker) -> wire.UpdateMetadataBroker:
-    """Rule 8.21. Raises IllegalState if the version cannot express the broker's listeners."""
-    endpoints = broker.endpoints
-    if version == 0:
-        plaintext = next((e for e in endpoints if e.security_protocol == "PLAINTEXT"), None)
-        if plaintext is None:
-            raise IllegalState(f"broker {broker.id} has no PLAINTEXT endpoint, which UpdateMetadata 0 needs")
-        return wire.UpdateMetadataBroker(id=broker.id, v0_host=plaintext.host, v0_port=plaintext.port)
-    for endpoint in endpoints:
-        if version < 3 and endpoint.listener != endpoint.security_protocol:
-            raise IllegalState(
-                f"UpdateMetadata {version} has no listener names; broker {broker.id} has {endpoint.listener}"
-            )
-    return wire.UpdateMetadataBroker(
-        id=broker.id,
-        endpoints=tuple(
-            wire.UpdateMetadataEndpoint(
-                port=e.port,
-                host=e.host,
-                listener=e.listener,
-                security_protocol=_PROTOCOL_IDS[e.security_protocol],
-            )
-            for e in endpoints
-        ),
-        rack=broker.rack,
-    )
-
-
-def build_stop_replica(
-    version: int,
-    config: BatchConfig,
-    context: ControllerContext,
-    broker: BrokerId,
-    states: HashTable[TopicPartition, StopReplicaState],
-) -> wire.StopReplicaRequest:
-    """Rules 8.22, 13.23. Below version 3 all states have the same ``delete``."""
-    topics = by_topic(states, java=False)
-    ungrouped: tuple[wire.StopReplicaPartitionV0, ...] = ()
-    topics_v1: tuple[wire.StopReplicaTopicV1, ...] = ()
-    topic_states: tuple[wire.StopReplicaTopicState, ...] = ()
-    if version == 0:
-        ungrouped = tuple(
-            wire.StopReplicaPartitionV0(topic_name=topic, partition_index=tp.partition)
-            for topic, of_topic in topics.items()
-            for tp, _ in of_topic
-        )
-    elif version < 3:
-        topics_v1 = tuple(
-            wire.StopReplicaTopicV1(name=topic, partition_indexes=tuple(tp.partition for tp, _ in of_topic))
-            for topic, of_topic in topics.items()
-        )
-    else:
-        topic_states = tuple(
-            wire.StopReplicaTopicState(
-                topic_name=topic,
-                partition_states=tuple(
-                    wire.StopReplicaPartitionState(
-                        partition_index=tp.partition, leader_epoch=state.leader_epoch, delete_partition=state.delete
-                    )
-                    for tp, state in of_topic
-                ),
-            )
-            for topic, of_topic in topics.items()
-        )
-    return wire.StopReplicaRequest(
-        controller_id=config.broker_id,
-        controller_epoch=context.epoch,
-        broker_epoch=context.broker_epochs[broker],
-        delete_partitions=version < 3 and any(state.delete for state in states.values()),
-        ungrouped_partitions=ungrouped,
-        topics=topics_v1,
-        topic_states=topic_states,
-    )

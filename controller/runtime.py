@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import trio
+
 from kce.controller.channel_manager import ChannelManager
 from kce.controller.config import ControllerConfig
 from kce.controller.context import ControllerContext
@@ -18,6 +20,7 @@ from kce.controller.request_batch import ControllerRequestBatch
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerEpoch, BrokerId, Leadership, RegisteredBroker, TopicPartition
+from kce.zookeeper.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +90,23 @@ class ControllerRuntime:
     async def refresh_leadership(self, partitions: Iterable[TopicPartition]) -> None:
         """Read partition states into the context; absent ones change nothing (rule 4.10)."""
         wanted = list(partitions)
-        for begin in range(0, len(wanted), _READ_AT_ONCE):
-            found = await self.zk.get_partition_states(wanted[begin : begin + _READ_AT_ONCE])
-            for tp, known in found.items():
-                if isinstance(known, Leadership):
-                    self.context.put_leadership(tp, known)
+        parts = [wanted[begin : begin + _READ_AT_ONCE] for begin in range(0, len(wanted), _READ_AT_ONCE)]
+        failure: Exception | None = None
+        send, receive = trio.open_memory_channel[dict[TopicPartition, Leadership | StoreError | None]](1)
+
+        async def read() -> None:
+            nonlocal failure
+            with send:
+                try:
+                    for part in parts:
+                        await send.send(await self.zk.get_partition_states(part))
+                except Exception as e:  # noqa: BLE001 - raised outside the nursery, which would wrap it
+                    failure = e
+
+        async with trio.open_nursery() as nursery:  # ZooKeeper answers while the context takes the last answer
+            nursery.start_soon(read)
+            async for found in receive:
+                known = {tp: state for tp, state in found.items() if isinstance(state, Leadership)}
+                self.context.put_all_leadership(known)
+        if failure is not None:
+            raise failure

@@ -137,7 +137,7 @@ class Topics:
     def _store(self, assignments: Iterable[TopicAssignment]) -> list[TopicPartition]:
         """Put topics into the context. A topic that is not valid stays out of it, so every change finds it new; Kafka
         fails on it, and so on every change of the topics."""
-        partitions = []
+        partitions: list[TopicPartition] = []
         for found in assignments:
             self._context.topics.add(found.topic)
             try:
@@ -147,12 +147,11 @@ class Topics:
                 log.error("ignoring a topic: %s", e)
                 self._context.topics.discard(found.topic)
                 continue
-            for number, assignment in found.partitions.items():
-                tp = TopicPartition(found.topic, number)
-                self._context.set_assignment(tp, assignment)
-                if assignment.is_being_reassigned:
+            added = self._context.add_topic(found.topic, found.partitions)
+            for tp, assignment in zip(added, found.partitions.values(), strict=True):
+                if assignment.adding or assignment.removing:
                     self._context.being_reassigned.add(tp)
-                partitions.append(tp)
+            partitions += added
         return partitions
 
     async def _create(self, partitions: list[TopicPartition]) -> None:

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from kce.garbage import no_collection
+from kce.garbage import no_collection, thaw
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -35,3 +35,13 @@ def test_the_block_that_disabled_it_ends_first() -> None:
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert gc.isenabled()
+
+
+def test_what_is_frozen_is_not_scanned_until_it_thaws() -> None:
+    with no_collection(freeze=True):
+        kept = [[]]
+    try:
+        assert not any(one is kept for one in gc.get_objects())
+    finally:
+        thaw()
+    assert any(one is kept for one in gc.get_objects())

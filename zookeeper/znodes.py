@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
@@ -359,28 +360,38 @@ def encode_topic(topic_id: UUID | None, partitions: Mapping[int, ReplicaAssignme
     return orjson.dumps(obj)
 
 
+def _assignments(lists: Collection[object]) -> Iterator[ReplicaAssignment]:
+    """Equal ones, of which a cluster has many, are one object."""
+    if not {list}.issuperset(map(type, lists)) or not {int}.issuperset(map(type, chain.from_iterable(lists))):  # type: ignore[arg-type]
+        raise _Malformed(f"{lists!r:.100} are not lists of numbers")
+    return map(_assignment, map(tuple, lists))  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=8192)
+def _assignment(replicas: tuple[int, ...]) -> ReplicaAssignment:
+    return ReplicaAssignment(tuple(BrokerId(_int(broker)) for broker in replicas))
+
+
 def decode_topic(topic: str, data: bytes) -> TopicAssignment:
     """Content that is not JSON is an empty assignment (1.26). Raises BadZNode."""
     obj = _load(data) or {}
     try:
         text = obj.get("topic_id")
         adding, removing = _object(obj.get("adding_replicas")), _object(obj.get("removing_replicas"))
-        shared: dict[tuple[Any, ...], ReplicaAssignment] = {}  # many partitions have equal replicas
-        partitions: dict[int, ReplicaAssignment] = {}
-        for p, listed in _object(obj.get("partitions")).items():
-            replicas = tuple(_list(listed))
-            if p in adding or p in removing:
-                assignment = ReplicaAssignment(_ids(listed), _ids(adding.get(p, [])), _ids(removing.get(p, [])))
-            elif (found := shared.get(replicas)) is not None:
-                assignment = found
-            else:
-                assignment = shared[replicas] = ReplicaAssignment(_ids(listed))
-            partitions[_partition_number(p)] = assignment
-        return TopicAssignment(topic, decode_topic_id(_text(text)) if text else None, dict(sorted(partitions.items())))
-    except (TypeError, ValueError) as e:  # TypeError: unhashable replicas
+        listed = _object(obj.get("partitions"))
+        numbers = map(_partition_number, listed)
+        unsorted = dict(zip(numbers, _assignments(listed.values()), strict=True))
+        partitions = dict(sorted(unsorted.items()))
+        for p in adding.keys() | removing.keys():
+            if p in listed:
+                replicas, added, removed = (_ids(of.get(p, [])) for of in (listed, adding, removing))
+                partitions[_partition_number(p)] = ReplicaAssignment(replicas, added, removed)
+        return TopicAssignment(topic, decode_topic_id(_text(text)) if text else None, partitions)
+    except ValueError as e:
         raise _malformed(topic_path(topic), e, data) from None
 
 
+@functools.lru_cache(maxsize=8192)  # many partitions have equal leaders, ISRs and epochs
 def encode_partition_state(leadership: Leadership) -> bytes:
     state, controller_epoch = leadership
     recovery = f',"leader_recovery_state":{state.recovery_state}' if state.recovery_state != RECOVERED else ""
@@ -391,7 +402,7 @@ def encode_partition_state(leadership: Leadership) -> bytes:
     ).encode()
 
 
-@functools.lru_cache(maxsize=8192)  # many partitions have equal leaders, ISRs and epochs
+@functools.lru_cache(maxsize=8192)  # as above
 def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | None:
     """None for malformed content (6.14 calls that "no leader/isr information")."""
     obj = _load(data)

@@ -68,6 +68,12 @@ class Sent:
         return f"{type(self.message).__name__} {self.header.api_version} -> {self.broker}"
 
 
+def as_received(request: wire.Message, api_version: int) -> wire.Message:
+    """What a broker decodes."""
+    frame = wire.encode_request(request, api_version=api_version, correlation_id=0, client_id=None)
+    return wire.decode_request(frame)[1]
+
+
 def answer(request: Any, header: wire.Header) -> wire.Message:
     """A broker's response without errors."""
     match request:

@@ -32,8 +32,7 @@ def led(leader: int, *isr: int, epoch: int = 3) -> Leadership:
     return Leadership(LeaderAndIsr(BrokerId(leader), ids(*(isr or (leader,))), epoch), ControllerEpoch(1))
 
 
-@pytest.fixture
-def context() -> ControllerContext:
+def cluster() -> ControllerContext:
     """Brokers 1 and 2 are alive, 3 is shutting down, 4 is dead. t is on 1 and 2, and on 2 and 3; u is on 4 and 1."""
     made = ControllerContext()
     made.add_live_brokers((broker(b), BrokerEpoch(b)) for b in (1, 2, 3))
@@ -42,6 +41,11 @@ def context() -> ControllerContext:
     for tp, replicas in ((T0, (1, 2)), (T1, (2, 3)), (U0, (4, 1))):
         made.set_assignment(tp, ReplicaAssignment(ids(*replicas)))
     return made
+
+
+@pytest.fixture
+def context() -> ControllerContext:
+    return cluster()
 
 
 def test_which_replicas_are_online(context: ControllerContext) -> None:  # rule 5.11
@@ -181,6 +185,46 @@ def test_states_of_partitions(context: ControllerContext) -> None:  # rules 5.19
     assert context.offline_partition_count == 2
     assert list(context.partition_states) == [T0, T1]
     assert context.partition_state(U0) is PartitionState.NON_EXISTENT
+
+
+@pytest.mark.parametrize("known_before", [(), (T0,), (T0, T1, U0)])
+@pytest.mark.parametrize("deleting", [False, True])
+def test_many_at_once_are_each(known_before: list[TopicPartition], deleting: bool) -> None:
+    """Rules 5.19, 5.20: what is put at once, and the counts of it, are as if it was put one by one."""
+
+    assigned = {
+        "t": {0: ReplicaAssignment(ids(2, 1)), 1: ReplicaAssignment(ids(1, 2))},
+        "v": {7: ReplicaAssignment(ids(3))},
+    }
+    found = {T0: led(1), T1: led(1), U0: led(4)}
+    states = {T0: PartitionState.OFFLINE, T1: PartitionState.OFFLINE, U0: PartitionState.NEW}
+    context, each = cluster(), cluster()
+    for one in (context, each):
+        for tp in known_before:
+            one.put_leadership(tp, led(2))
+            one.put_partition_state(tp, PartitionState.OFFLINE)
+        if deleting:
+            one.topics_with_deletion_started.add("t")
+            one.queue_for_deletion(["t"])
+    added = [tp for topic, partitions in assigned.items() for tp in context.add_topic(topic, partitions)]
+    context.put_all_leadership(found)
+    context.put_partition_states(dict(states))
+    for tp in added:
+        each.set_assignment(tp, assigned[tp.topic][tp.partition])
+    for tp, known in found.items():
+        each.put_leadership(tp, known)
+    for tp, state in states.items():
+        each.put_partition_state(tp, state)
+    assert added == [T0, T1, TopicPartition("v", 7)]
+    assert vars(context) == vars(each)
+
+
+def test_a_topic_that_is_added_anew_keeps_its_partitions() -> None:
+    """A partition is the same object wherever it is a key."""
+    context = cluster()
+    before = context.partitions_of("t")
+    added = context.add_topic("t", {0: ReplicaAssignment(ids(2)), 1: ReplicaAssignment(ids(2))})
+    assert all(one is known for one, known in zip(added, before, strict=True))
 
 
 def test_states_of_replicas(context: ControllerContext) -> None:  # rules 5.23, 6.18

@@ -1,4 +1,7 @@
-"""What a failover and a resignation do, in order (rules 4.1 to 4.20 and 4.26 to 4.32)."""
+"""What a failover and a resignation do, in order (rules 4.1 to 4.20 and 4.26 to 4.32).
+
+Covers: controller/runtime.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from trio.testing import MockClock
 from kce.controller import events as ev
 from kce.controller.kafka_controller import KafkaController
 from kce.zookeeper import znodes
-from kce.zookeeper.model import TopicPartition
-from kce.zookeeper.store import Delete
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership, TopicPartition
+from kce.zookeeper.store import Delete, SessionExpired, StoreError
 from tests.controller.support import World, world
 
 CHILDREN = {
@@ -117,3 +120,26 @@ async def test_what_is_watched(autojump_clock: MockClock) -> None:
         assert not set(zk._change_handlers) & (nodes | set(triggers))
         assert (controller._role.brokers._watched, controller._role.topics._watched) == (set(), set())
         assert (controller.context.epoch, controller.context.epoch_zk_version) == (0, 0)  # rule 4.31
+
+
+@pytest.mark.parametrize("error", [SessionExpired("gone"), StoreError("refused")])
+async def test_leaderships_are_read_in_parts_and_a_failure_is_raised_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, error: Exception
+) -> None:  # rule 4.10
+    async with world([1]) as w:
+        runtime = (await w.start_controller(1))._runtime
+        partitions = [TopicPartition("t", number) for number in range(3)]
+        read: list[TopicPartition] = []
+
+        async def states(part: list[TopicPartition]) -> dict[TopicPartition, Leadership]:
+            if read:
+                raise error
+            read.extend(part)
+            return {tp: Leadership(LeaderAndIsr(BrokerId(1), (BrokerId(1),)), ControllerEpoch(1)) for tp in part}
+
+        monkeypatch.setattr("kce.controller.runtime._READ_AT_ONCE", 2)
+        monkeypatch.setattr(runtime.zk, "get_partition_states", states)
+        with pytest.raises(type(error)) as raised:
+            await runtime.refresh_leadership(partitions)
+        assert raised.value is error
+        assert list(runtime.context.leadership) == read == partitions[:2]

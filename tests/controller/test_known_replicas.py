@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from kce import wire
 from kce.controller.context import ControllerContext
+from kce.controller.control_requests import BatchConfig
 from kce.controller.iteration_order import HashTable, by_topic
 from kce.controller.known_replicas import KnownReplicas, LeaderAndIsrState
-from kce.controller.request_batch import BatchConfig, ControllerRequestBatch
+from kce.controller.request_batch import ControllerRequestBatch
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.model import (
     BrokerEpoch,
@@ -20,7 +21,7 @@ from kce.zookeeper.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from tests.controller.support import broker
+from tests.controller.support import as_received, broker
 
 VERSION = 7
 #: "Aa" and "BB" have the same hash, and so have t10's partition 0 and t00's partition 1
@@ -49,16 +50,22 @@ def lists_of(context: ControllerContext, *, twice: bool = False) -> dict[BrokerI
     return {i: [*found, *found[:1]] if twice else found for i, found in lists.items()}
 
 
-@example([("Aa", 0, {1, 2}, True), ("BB", 0, {1, 2}, True)], False)
-@example([("BB", 0, {1, 2}, True), ("Aa", 0, {1, 2}, True)], False)
-@given(PARTITIONS, st.booleans())
+@example([("Aa", 0, {1, 2}, True), ("BB", 0, {1, 2}, True)], False, False)
+@example([("BB", 0, {1, 2}, True), ("Aa", 0, {1, 2}, True)], False, True)
+@given(PARTITIONS, st.booleans(), st.booleans())
 def test_states_are_dealt_out_as_tables_are_grouped(
-    partitions: list[tuple[str, int, set[int], bool]], twice: bool
+    partitions: list[tuple[str, int, set[int], bool]], twice: bool, at_once: bool
 ) -> None:
+    partitions.sort(key=lambda one: one[0])  # as a failover loads them, topic by topic
     context, known = context_of(partitions), KnownReplicas()
+    lists = lists_of(context, twice=twice)
+    if at_once:
+        known.add(context, context.assignments, lambda replicas: replicas)
+    else:
+        for one, found in lists.items():
+            known.add(context, found, lambda replicas, one=one: (one,))
     expected = {}
-    for one, found in lists_of(context, twice=twice).items():
-        known.add(context, one, found)
+    for one, found in lists.items():
         table: HashTable[TopicPartition, LeaderAndIsrState] = HashTable()
         for tp in found:
             if (leadership := context.leadership.get(tp)) is not None:
@@ -66,14 +73,17 @@ def test_states_are_dealt_out_as_tables_are_grouped(
         table.grow_as_after(last_is_new=True)
         if table:
             expected[one] = [
-                (topic, [state.build(tp, VERSION) for tp, state in of_topic])
+                (topic, b"".join(state.encode(tp, VERSION) for tp, state in of_topic))
                 for topic, of_topic in by_topic(table, java=True).items()
             ]
-    assert known.topics(VERSION) == expected
-    assert {i: dict(table).keys() for i, table in known.tables().items()} == {
-        i: {TopicPartition(topic, state.partition_index) for topic, states in topics for state in states}
-        for i, topics in expected.items()
-    }
+    assert {
+        one: [(topic, b"".join(encoded.pieces)) for topic, encoded in topics]
+        for one, (topics, _) in known.topics(VERSION).items()
+    } == expected
+    for one, table in known.tables().items():
+        assert list(table) == [tp for tp in dict.fromkeys(lists[one]) if tp in context.leadership]
+        leaders = {state.leadership.leader_and_isr.leader for state in table.values()}
+        assert known.topics(VERSION)[one].leaders == leaders
 
 
 class Sent:
@@ -83,12 +93,12 @@ class Sent:
         self.requests: list[tuple[BrokerId, wire.Message]] = []
 
     def send(self, to: BrokerId, request: wire.Message, api_version: int, on_response: object) -> None:
-        self.requests.append((to, request))
+        self.requests.append((to, as_received(request, api_version)))
 
     def send_update_metadata(
         self, brokers: dict[BrokerId, BrokerEpoch], request: wire.Message, api_version: int, on_response: object
     ) -> None:
-        self.requests += [(to, request) for to in brokers]
+        self.requests += [(to, as_received(request, api_version)) for to in brokers]
 
 
 @given(PARTITIONS, st.sampled_from(["2.8-IV0", "0.11.0"]), st.booleans())

@@ -15,7 +15,7 @@ from kce.controller.context import (
 from kce.controller.leader_selection import Strategy
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData, StoreError
-from tests.controller.conformance.bench import TP
+from tests.controller.conformance.bench import TP, bench, leadership, stored
 from tests.controller.support import prepared, texts, world
 
 
@@ -166,3 +166,18 @@ async def test_creation_that_collides_stays_new(autojump_clock: MockClock) -> No
         await runtime.partitions.handle_state_changes([other], PartitionState.ONLINE, Strategy.OFFLINE)
         assert runtime.context.partition_state(other) is PartitionState.NEW
         assert await w.get("/brokers/topics/u/partitions/0/state") == b"mine"
+
+
+async def test_alike_partitions_differ_in_their_log_directories(autojump_clock: MockClock) -> None:  # rule 5.11
+    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+    async with world([1, 2]) as w:
+        runtime = await bench(w, {0: [1, 2], 1: [1, 2]})
+        for tp in (first, second):
+            runtime.context.set_assignment(tp, runtime.context.assignment(first))
+            await stored(w, runtime, tp, leadership(1, [1, 2]))
+            runtime.context.put_partition_state(tp, PartitionState.OFFLINE)
+        runtime.context.replicas_on_offline_dirs[BrokerId(1)] = {second}
+        results = await runtime.partitions.handle_state_changes(
+            [first, second], PartitionState.ONLINE, Strategy.OFFLINE
+        )
+        assert [getattr(results[tp], "leader", None) for tp in (first, second)] == [1, 2]

@@ -9,8 +9,9 @@ import pytest
 from kce import wire
 from kce.controller import request_batch
 from kce.controller.context import ControllerContext
+from kce.controller.control_requests import BatchConfig
 from kce.controller.iteration_order import HashTable, by_topic
-from kce.controller.request_batch import BatchConfig, ControllerRequestBatch
+from kce.controller.request_batch import ControllerRequestBatch
 from kce.wire.control import partition_states
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.errors import IllegalState
@@ -27,7 +28,7 @@ from kce.zookeeper.model import (
     TopicPartition,
 )
 from tests.controller.conformance.bench import ids
-from tests.controller.support import CONTROL, DATA, broker
+from tests.controller.support import CONTROL, DATA, as_received, broker
 
 
 class Outbox(request_batch.Outbox):
@@ -35,7 +36,7 @@ class Outbox(request_batch.Outbox):
         self.sent: list[tuple[int, wire.Message, int, bool]] = []
 
     def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: object) -> None:
-        self.sent.append((broker, request, api_version, on_response is not None))
+        self.sent.append((broker, as_received(request, api_version), api_version, on_response is not None))
 
 
 def context(*live: int) -> ControllerContext:

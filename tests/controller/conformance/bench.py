@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from kce import wire
 from kce.controller import request_batch
 from kce.controller.context import ControllerContext
-from kce.controller.request_batch import BatchConfig, ControllerRequestBatch, OnResponse
+from kce.controller.control_requests import BatchConfig
+from kce.controller.request_batch import ControllerRequestBatch, OnResponse
 from kce.controller.runtime import ControllerRuntime
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
@@ -21,7 +22,7 @@ from kce.zookeeper.model import (
     TopicPartition,
 )
 from kce.zookeeper.store import Create, SetData, value
-from tests.controller.support import DATA, Sent, World, broker
+from tests.controller.support import DATA, Sent, World, as_received, broker
 
 TP = TopicPartition("t", 0)
 
@@ -87,7 +88,7 @@ class Outbox(request_batch.Outbox):
         self.callbacks: list[OnResponse | None] = []
 
     def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
-        self.sent.append((broker, request, api_version))
+        self.sent.append((broker, as_received(request, api_version), api_version))
         self.callbacks.append(on_response)
 
     def answer(self, index: int, response: wire.Message) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 
 from kce import wire
 from kce.controller.context import ControllerContext
-from kce.controller.iteration_order import HashTable
-from kce.controller.request_batch import (
+from kce.controller.control_requests import (
     BatchConfig,
-    LeaderAndIsrState,
     StopReplicaState,
     build_leader_and_isr,
     build_stop_replica,
     build_update_metadata,
 )
+from kce.controller.iteration_order import HashTable
+from kce.controller.known_replicas import LeaderAndIsrState
 from kce.wire.metadata_version import LATEST
 from kce.wire.vocabulary import Endpoint, TopicPartition
 from kce.zookeeper.model import (

@@ -8,7 +8,7 @@ import pytest
 
 from kce import wire
 from kce.broker_stub.control_requests import StopReplica, stop_replica_states
-from kce.controller.request_batch import StopReplicaState
+from kce.controller.control_requests import StopReplicaState
 from kce.wire import ErrorCode
 from kce.wire.control import partition_states
 from kce.wire.vocabulary import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kce import wire
-from kce.controller.request_batch import StopReplicaState
+from kce.controller.control_requests import StopReplicaState
 from kce.wire import ErrorCode
 from tests.wire.conformance.built import T0, T1, stop_replica
 from tests.wire.conformance.support import error_response
