@@ -101,7 +101,7 @@ class Link:
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
         #: the rest of a frame of `send_nowait`
-        self._unsent = b""
+        self._unsent: bytes | memoryview = b""
         #: frames are neither counted nor recorded
         self._is_plain = memory is None and self._tap is None
 
@@ -223,7 +223,7 @@ class Link:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`
             return False
-        self._unsent = data[sent:] if sent else b""
+        self._unsent = memoryview(data)[sent:] if sent else b""
         return sent > 0
 
     async def flush(self) -> None:
@@ -249,7 +249,7 @@ class Link:
                     self._tap.abort("server")
                 raise
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes | memoryview) -> None:
         await self.flush()
         while True:
             try:
