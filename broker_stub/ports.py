@@ -75,6 +75,13 @@ class Link(Protocol):
     async def send(self, *payloads: Payload) -> None:
         """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
+    def send_nowait(self, payload: Payload) -> bool:
+        """Send a frame if that need not wait, and whether it was sent; who is told so calls ``flush`` before it sends
+        another."""
+
+    async def flush(self) -> None:
+        """Send what ``send_nowait`` could not send without waiting. Raises trio.BrokenResourceError."""
+
     async def aclose(self) -> None:
         """Does not wait for the peer."""
 

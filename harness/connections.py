@@ -68,7 +68,7 @@ class Link:
             self._stream = self._secured = (
                 tls.accepting(connected.stream) if accepted else tls.connecting(connected.stream, host)
             )
-        #: the stream, if it sends what is stored without reading it
+        #: the stream, if it sends what is stored without reading it, and what it can without waiting
         self._parts_stream = self._stream if isinstance(self._stream, PartsStream) else None
         self._buffer = wire.FrameBuffer(max_frame_bytes)
         self._memory = memory
@@ -100,6 +100,8 @@ class Link:
             node.accepted.add(self)
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
+        #: the rest of a frame of `send_nowait`
+        self._unsent: bytes | memoryview = b""
         #: frames are neither counted nor recorded
         self._is_plain = memory is None and self._tap is None
 
@@ -211,6 +213,25 @@ class Link:
         else:
             await self._send_now(frames)
 
+    def send_nowait(self, payload: wire.Payload) -> bool:
+        """See broker_stub.ports.Link."""
+        stream = self._parts_stream
+        if stream is None or not self._is_plain or self._links.observed or not isinstance(payload, bytes):
+            return False
+        data = wire.frame(payload)
+        try:
+            sent = stream.send_nowait(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`
+            return False
+        self._unsent = memoryview(data)[sent:] if sent else b""
+        return sent > 0
+
+    async def flush(self) -> None:
+        """See broker_stub.ports.Link."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            await self._write(unsent)
+
     async def _send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
         """Write frames at once, or in pieces of ``segments`` bytes; only the first ``cut`` bytes."""
         data = wire.frames(payloads)[:cut]
@@ -228,7 +249,8 @@ class Link:
                     self._tap.abort("server")
                 raise
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes | memoryview) -> None:
+        await self.flush()
         while True:
             try:
                 return await self._stream.send_all(data)

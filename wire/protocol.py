@@ -6,10 +6,8 @@ a peer. A decoder consumes the whole frame or raises.
 
 from __future__ import annotations
 
-import gc
 import io
 import struct
-from contextlib import AbstractContextManager, nullcontext
 
 import construct
 
@@ -181,8 +179,12 @@ def _read_body(
 ) -> Message:
     cls = _class_of(known, direction)
     try:
-        with _no_gc_if_large(frame):
-            message, end = codec_for(cls, version, version in known.flexible).decode(frame, at, max_elements)
+        codec = codec_for(cls, version, version in known.flexible)
+        if len(frame) < _LARGE_BYTES:
+            message, end = codec.decode(frame, at, max_elements)
+        else:
+            with no_collection():
+                message, end = codec.decode(frame, at, max_elements)
     except REFUSALS:
         if len(frame) > _EXPLAINED_BYTES:
             raise _damaged(cls, version) from None
@@ -203,15 +205,10 @@ def _check_end(cls: type[Message], version: int, message: Message, end: int, fra
         raise trailing
 
 
-def _no_gc_if_large(frame: bytes) -> AbstractContextManager[None]:
-    return no_collection() if len(frame) >= _LARGE_BYTES and gc.isenabled() else _UNCHANGED
-
-
 #: frames of at least this size are decoded without garbage collection
-_LARGE_BYTES = 1 << 14
+_LARGE_BYTES = 1 << 15
 #: the reference, which finds the place of a damage, takes 30 times as long: a peer must not choose how long
 _EXPLAINED_BYTES = 1 << 16
-_UNCHANGED = nullcontext()
 
 
 def _read_body_by_reference(frame: bytes, at: int, known: ApiKey, cls: type[Message], version: int) -> Message:

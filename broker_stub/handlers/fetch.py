@@ -85,9 +85,11 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         consumer=_consumer(replica_id, message, context, services),
     )
 
-    def more() -> tuple[list[PartitionFetch], bool]:
-        touched = fetching.touched({one.wanted.key for one in requested})
-        added = list(_requested(fetching, touched, denied, services)) if touched else []
+    def more() -> tuple[Sequence[PartitionFetch], bool]:
+        touched = fetching.touched(requested)
+        if not touched:
+            return (), True
+        added = list(_requested(fetching, touched, denied, services))
         requested.extend(added)
         fetches = [one.fetch for one in added if one.answer is None]
         return fetches, len(fetches) == len(added)
@@ -103,7 +105,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
             return
         respond_to(request, lambda: _response(fetching, answers, context, services, is_consumer=replica_id < 0))
 
-    session = None if fetching.session is None or fetching.is_full else SessionWait(fetching.session.id, more)
+    session = SessionWait(fetching.session.id, more) if fetching.session is not None and fetching.has_idle else None
     plane.fetch(params, known, respond, session)
 
 

@@ -77,6 +77,8 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 #: clients repeat short requests, but for the correlation id; that many are remembered with what they mean
 REPEATED_REQUESTS: Final = 1024
 REPEATED_BYTES: Final = 128
+#: the API key of what a follower never repeats: its session has another epoch each time
+_FETCH: Final = wire.FetchRequest.__api_key__.to_bytes(2)
 API_VERSIONS: Final = wire.ApiVersionsRequest.__api_key__
 
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
@@ -160,7 +162,7 @@ class KafkaApis:
 
     def decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
-        if len(frame) > REPEATED_BYTES:
+        if len(frame) > REPEATED_BYTES or frame.startswith(_FETCH):
             return self._decode(frame, max_elements)
         same = frame[:4] + frame[8:]
         known = self._repeated.get(same)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.metadata_cache import AliveBroker
@@ -20,10 +20,10 @@ def current_leader(services: Services, partition: TopicPartition) -> tuple[int, 
     return (NO_LEADER, NO_EPOCH) if state is None else (state.leader, state.leader_epoch)
 
 
-def endpoints(services: Services, listener: str, leaders: Iterable[int]) -> Iterator[tuple[AliveBroker, Endpoint]]:
+def endpoints(services: Services, listener: str, leaders: Collection[int]) -> Iterable[tuple[AliveBroker, Endpoint]]:
     """Addresses of alive brokers on a listener, each once, in order of their ids."""
+    if not leaders:
+        return ()
     snapshot = services.metadata_cache.snapshot
-    for broker_id in sorted(set(leaders)):
-        endpoint = snapshot.endpoint(broker_id, listener)
-        if endpoint is not None:
-            yield snapshot.alive_brokers[broker_id], endpoint
+    found = ((broker_id, snapshot.endpoint(broker_id, listener)) for broker_id in sorted(set(leaders)))
+    return [(snapshot.alive_brokers[broker_id], endpoint) for broker_id, endpoint in found if endpoint is not None]

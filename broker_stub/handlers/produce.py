@@ -161,7 +161,7 @@ def response(
         partition: _answer(partition, produced, code, leaders.get(partition), services)
         for partition, (produced, code) in results.items()
     }
-    nodes = endpoints(services, context.listener, (leader for leader, _ in leaders.values()))
+    nodes = endpoints(services, context.listener, [leader for leader, _ in leaders.values()])
     return ProduceResponse(
         responses=tuple(
             TopicProduceResponse(name=topic, partition_responses=tuple(partitions.values()))

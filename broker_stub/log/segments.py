@@ -72,13 +72,13 @@ class FlushableLog(Protocol):
 class Segments:
     """``end``: the next offset, and where the next batch goes. At least one segment. Raises OSError everywhere."""
 
-    __slots__ = ("_context", "_folder", "_segments", "end")
+    __slots__ = ("_context", "_folder", "_last_append", "_segments", "end")
 
     def __init__(self, context: LogContext, folder: str, segments: Iterable[Segment], end_offset: int) -> None:
         self._context = context
         self._folder = folder
         self._segments = tuple(segments)
-        self.end = OffsetMetadata(end_offset, self.active.base_offset, self.active.size)
+        self._set_end(end_offset)
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -124,11 +124,14 @@ class Segments:
     def append(
         self, last_offset: int, max_timestamp: int, offset_of_max: int, parts: tuple[Buffer, ...], interval: int
     ) -> None:
-        self.active.append(last_offset, max_timestamp, offset_of_max, parts, index_interval_bytes=interval)
+        began, active = self.end, self.active
+        active.append(last_offset, max_timestamp, offset_of_max, parts, index_interval_bytes=interval)
         self._set_end(last_offset + 1)
+        self._last_append = began
 
     def _set_end(self, offset: int) -> None:
-        self.end = OffsetMetadata(offset, self.active.base_offset, self.active.size)
+        #: what followers that are in sync read next, or the end of the log
+        self._last_append = self.end = OffsetMetadata(offset, self.active.base_offset, self.active.size)
 
     def _create(self, base_offset: int, config: LogConfig) -> Segment:
         jitter = config.segment_jitter_ms
@@ -197,6 +200,11 @@ class Segments:
             return FetchedRecords(limit)
         if offset > limit.offset:
             return FetchedRecords(self.locate(offset))
+        start = self._last_append
+        if offset == start.offset and limit.segment == start.segment and not with_aborted:
+            size = limit.position - start.position
+            if size <= max_bytes:
+                return FetchedRecords(start, self.active.slice(start.position, size))
         for segment in self._segments[index:]:
             place = segment.find(offset)
             if place is None:

@@ -3,7 +3,8 @@
 A connection is muted while a request is in progress (rules B1.19-B1.21): nothing is read then, there is never a second
 one, and responses leave in the order of their requests. Pipelined bytes wait in the frame buffer and the kernel.
 Requests that arrived together and need not wait are handled one after the other, and their responses leave in one
-write. Each connection writes on its own, so a slow reader delays no other connection.
+write. The response to one that was parked is written by whoever gives it, if the link can do so at once. Each
+connection writes on its own, so a slow reader delays no other connection.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Connection:
         self._in_handler = False
         #: to the request in progress
         self._response: Response | None = None
-        #: set when the response to a parked request is there
+        #: while a request is parked; set when its response is there
         self._parked: trio.Event | None = None
         #: responses of this batch
         self._to_send: list[Response] = []
@@ -233,9 +234,12 @@ class Connection:
         self._in_handler = False
 
     async def _wait_for_response(self) -> None:
+        """Until the response is there, or was sent by whoever gave it."""
         if self._response is None:
             self._parked = trio.Event()
             await self._parked.wait()
+            self._parked = None
+            await self._link.flush()
         await self._owner.unblocked()
 
     def _drop_frame(self) -> None:
@@ -246,9 +250,10 @@ class Connection:
             self._frame = None
 
     def _take_response(self) -> int:
-        """Put the response to the request in progress into the batch; returns its size."""
+        """Put the response to the request in progress into the batch, if it is not sent; returns its size."""
         response = self._response
-        assert response is not None
+        if response is None:
+            return 0
         self._response = None
         self._to_send.append(response)
         if response.action is Action.CLOSE_CONNECTION:
@@ -294,10 +299,20 @@ class Connection:
             self._muted_until = trio.current_time() + seconds
 
     def deliver(self, response: Response) -> None:
-        """Write the response to the request in progress, then unmute."""
-        self._response = response
-        if self._parked is not None:
-            self._parked.set()
+        """Write the response to the request in progress, then unmute.
+
+        That to a parked request is written at once, if it can be: somebody may have waited for it for long.
+        """
+        if self._parked is None:
+            self._response = response
+            return
+        is_wanted = response.action is Action.SEND and not self._scope.cancel_called
+        if not is_wanted or not self._link.send_nowait(response.payload):
+            self._response = response
+        else:
+            now = self._last_sent = trio.current_time()
+            response.request.record(self._owner.metrics, dequeued_at=now, sent_at=now)
+        self._parked.set()
 
     def refuse(self, reason: str) -> None:
         """Close without a response because of a bad request (rules B1.34, B1.35)."""

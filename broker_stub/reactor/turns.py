@@ -23,7 +23,7 @@ T = TypeVar("T")
 SLICE_SECONDS: Final = 0.0005
 
 
-class Turns:
+class Turns(trio.abc.Instrument):
     """The turns of one plane. With the default there is no limit, and ``run`` has nothing to do."""
 
     def __init__(self, slice_seconds: float = math.inf) -> None:
@@ -77,12 +77,21 @@ class Turns:
             with no_collection():
                 yield
 
+    def after_io_wait(self, timeout: float) -> None:
+        """Trio has looked for input: whoever waits has the next turn, else a slice begins."""
+        if not self._line:
+            self._left = self.slice_seconds
+
     async def run(self) -> None:
         """Give turns until cancelled."""
-        while True:
-            if not self._line:
-                self._wanted = trio.Event()
-                await self._wanted.wait()
-            await trio.lowlevel.checkpoint()  # looks for input
-            self._left = self.slice_seconds
-            self._line.unpark(count=max(1, int(self.slice_seconds / max(self._typical, 1e-6))))
+        trio.lowlevel.add_instrument(self)
+        try:
+            while True:
+                if not self._line:
+                    self._wanted = trio.Event()
+                    await self._wanted.wait()
+                await trio.lowlevel.checkpoint()  # looks for input
+                self._left = self.slice_seconds
+                self._line.unpark(count=max(1, int(self.slice_seconds / max(self._typical, 1e-6))))
+        finally:
+            trio.lowlevel.remove_instrument(self)

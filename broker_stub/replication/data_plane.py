@@ -99,7 +99,7 @@ class DataPlane:
     def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
         woken = self.sessions.touched(topic_partition)
-        partition = self._hosted().partitions.get(topic_partition)
+        partition = self._hosted().partitions.get(topic_partition) if woken else None
         for session in woken:
             follower = None if partition is None else partition.followers.get(session.replica_id)
             if follower is not None:
@@ -421,7 +421,7 @@ class DelayedFetch(DelayedOperation):
         end = found.located_end(self._params.isolation)
         if fetch.offset > end.offset:
             return None
-        if fetch.last_fetched_epoch >= 0:
+        if fetch.last_fetched_epoch >= 0 and fetch.last_fetched_epoch != found.latest_epoch:
             known = found.end_offset_of(fetch.last_fetched_epoch)
             if known.epoch < fetch.last_fetched_epoch or known.end_offset < fetch.offset:
                 return None

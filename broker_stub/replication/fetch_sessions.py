@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -163,6 +163,11 @@ class FetchContext:
         self._wanted = wanted
         self._epoch = _UNKNOWN if session is None else session.epoch
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether there are partitions that may be touched while the request waits."""
+        return self.session is not None and not self.is_full and bool(self.session.idle)
+
     def wanted(self) -> list[Wanted]:
         """The partitions that must be read; idle ones are left out."""
         session = self.session
@@ -176,16 +181,13 @@ class FetchContext:
         if cached is not None:
             cached.wanted = cached.wanted._replace(topic=topic)
 
-    def touched(self, known: set[Key]) -> list[Wanted]:
-        """The partitions that something has happened to since they were idle, and that are not ``known``."""
+    def touched(self, requested: Iterable[Requested]) -> list[Wanted]:
+        """The partitions that something has happened to since they were idle, and that are not ``requested``."""
         session = self.session
-        if session is None or self.is_full:
+        if session is None or self.is_full or not (keys := self._sessions.take_touched(session)):
             return []
-        return [
-            session.partitions[key].wanted
-            for key in self._sessions.take_touched(session)
-            if key not in known and key in session.partitions
-        ]
+        known = {one.wanted.key for one in requested}
+        return [session.partitions[key].wanted for key in keys if key not in known and key in session.partitions]
 
     def told(self, answers: Sequence[tuple[Requested, Read]]) -> list[tuple[Requested, Read]]:
         """What the response would have."""
@@ -373,7 +375,9 @@ class FetchSessions:
 
     def touched(self, partition: TopicPartition) -> list[FetchSession]:
         """Something happened to a partition: the sessions in which it was idle, and is not any more."""
-        resting: Mapping[int, Key] = self._resting.get(partition, {})
+        resting = self._resting.get(partition)
+        if resting is None:
+            return []
         woken = []
         for session_id, key in list(resting.items()):
             session = self._sessions[session_id]
@@ -382,5 +386,5 @@ class FetchSessions:
             woken.append(session)
         return woken
 
-    def take_touched(self, session: FetchSession) -> list[Key]:
-        return list(self._touched.pop(session.id, ()))
+    def take_touched(self, session: FetchSession) -> Collection[Key]:
+        return self._touched.pop(session.id, ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kce.broker_stub.disk import Slice
@@ -34,8 +33,7 @@ class PartitionFetch(NamedTuple):
     last_fetched_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchParams:
+class FetchParams(NamedTuple):
     """``replica_id``: of a follower, or CONSUMER. ``hard_limit``: no batch is returned that exceeds it (rule B4.15).
 
     ``consumer``: who may read from a follower.

@@ -34,11 +34,15 @@ class Connected(NamedTuple):
 
 
 class PartsStream(trio.abc.Stream):
-    """A stream that sends what its world has stored without reading it."""
+    """A stream that sends what its world has stored without reading it, and what fits its buffer without waiting."""
 
     @abstractmethod
     async def send_parts(self, parts: Sequence[Part]) -> None:
         """Like ``send_all``, one part after the other. Raises trio.BrokenResourceError, also if one is gone."""
+
+    @abstractmethod
+    def send_nowait(self, data: bytes) -> int:
+        """How many bytes were sent; none while a task is sending. Raises trio.BrokenResourceError."""
 
 
 class Listener(Protocol):

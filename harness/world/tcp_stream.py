@@ -50,6 +50,10 @@ class TcpStream(PartsStream):
         finally:
             self._sending = False
 
+    def send_nowait(self, data: bytes) -> int:
+        """See `PartsStream`."""
+        return 0 if self._sending else self._send(data)
+
     async def send_parts(self, parts: Sequence[Part]) -> None:
         """See `PartsStream`. The parts share packets."""
         self._begin_sending()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,6 +25,7 @@ from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
+from kce.harness.world.tcp_stream import TcpStream
 from tests.broker_stub.support import Client, ScriptedApis, link
 
 LOCAL, REMOTE = ("127.0.0.1", 9092), ("127.0.0.1", 50000)
@@ -89,6 +92,46 @@ async def test_a_connection_has_one_request_in_progress(nursery) -> None:  # rul
         assert await client.receive() == ANSWER  # checks the correlation id: in order
     await wait_all_tasks_blocked()
     assert len(park.parked) == 3
+
+
+def sockets() -> tuple[TcpStream, TcpStream]:
+    ours, theirs = socket.socketpair()
+    return TcpStream(ours), TcpStream(theirs)
+
+
+async def test_the_response_to_a_parked_request_is_written_by_whoever_gives_it(nursery) -> None:
+    park = Parking()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    ours, theirs = sockets()
+    client = f.client(lambda: (ours, theirs))
+    await client.send(QUESTION, QUESTION)
+    await wait_all_tasks_blocked()
+    park.parked[0].respond(ANSWER)
+    assert len(ours.socket.recv(65536)) > 4  # no other task has run
+    await wait_all_tasks_blocked()
+    assert len(park.parked) == 2
+    park.parked[1].close_connection()
+    assert await ours.receive_some() == b""
+    ours.close()
+    counted = f.metrics.of("ApiVersions")
+    assert (counted.requests, counted.errors) == (2, {0: 1})
+
+
+async def test_what_a_reader_does_not_take_at_once_is_written_later(nursery) -> None:
+    park = Parking()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    ours, theirs = sockets()
+    client = f.client(lambda: (ours, theirs))
+    await client.send(QUESTION, QUESTION)
+    for done in range(2):
+        await wait_all_tasks_blocked()
+        large = os.urandom(1 << 23)  # more than the buffers hold
+        park.parked[done].respond_encoded(bytes(4) + large, 0)
+        with trio.fail_after(10):
+            assert (await client.receive_frame())[4:] == large
+    ours.close()
 
 
 def answer_at_once(request: Request) -> None:

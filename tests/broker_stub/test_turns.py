@@ -44,6 +44,16 @@ async def test_a_used_slice_makes_the_others_wait_first_come_first_served(nurser
     assert log == ["first", "second", "third", "fourth"]
 
 
+async def test_a_slice_begins_with_each_look_for_input(nursery) -> None:
+    turns = Turns(0.001)
+    nursery.start_soon(turns.run)
+    await wait_all_tasks_blocked()
+    turns.spend(0.002)
+    assert turns.used_up
+    await trio.lowlevel.checkpoint()
+    assert not turns.used_up
+
+
 async def test_others_have_a_turn_between_slices(nursery) -> None:
     """A task outside the plane runs at least once for each slice."""
     turns, log = Turns(0.001), []

@@ -26,7 +26,7 @@ from kce.harness.embedded_zookeeper import free_port
 from kce.harness.faults import Rule, hold_control_requests
 from kce.harness.links import FrameEvent, Links, Selection
 from kce.harness.node_links import LinkListener, NodeLinks
-from kce.harness.world import memory
+from kce.harness.world import RealWorld, memory
 from kce.wire.transport import ConnectionLost
 from tests.clusters import dial
 
@@ -99,6 +99,29 @@ async def test_a_subscriber_sees_requests_and_answers_with_their_ends() -> None:
         assert isinstance(response.message(), wire.MetadataResponse)
         assert FrameEvent.from_json(request.to_json()) == request
         nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_is_sent_at_once_if_nobody_looks_at_it(tmp_path: Path) -> None:
+    links, recorder = Links(), Recorder(tmp_path / "c.pcapng")
+    node = NodeLinks(RealWorld(), links, 1)
+    listener = await node.bind("127.0.0.1", 0, listener="DATA", max_frame_bytes=100)
+    listener.listen(5)
+    dialled = [await node.dial(*listener.address, to=7, listener="DATA") for _ in range(2)]
+    accepted = await listener.accept()
+    node.recorder = recorder
+    recorded = await listener.accept()
+    listener.close()
+    with links.subscribe():
+        assert not accepted.send_nowait(b"seen")
+    assert not recorded.send_nowait(b"recorded")
+    assert accepted.send_nowait(b"at once")
+    await accepted.flush()
+    await accepted.send(b"later")
+    assert [await dialled[0].receive_frame() for _ in range(2)] == [b"at once", b"later"]
+    for link in (*dialled, accepted, recorded):
+        await link.aclose()
+    assert not accepted.send_nowait(b"closed")
+    recorder.close()
 
 
 async def test_each_frame_is_seen_once_though_both_ends_are_ours() -> None:

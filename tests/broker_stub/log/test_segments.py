@@ -76,6 +76,22 @@ def test_how_much_a_read_takes(size: int, at_least_one: bool, length: int, is_in
     assert found == FetchedRecords(OffsetMetadata(2, 2, 0), batches(2, 3)[:length], is_incomplete)
 
 
+def test_what_was_appended_last_is_read_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, end, last = three_segments(), Isolation.LOG_END, OffsetMetadata(5, 4, SIZE)
+    assert read(log, 5, end, SIZE - 1) == FetchedRecords(last, batches(5)[:-1], is_incomplete=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "find", None)
+        assert read(log, 5, end) == FetchedRecords(last, batches(5))
+    log.truncate_to(5)
+    assert read(log, 5, end) == FetchedRecords(last)
+    append(log, b"x")
+    log.roll()
+    append(log, b"6")
+    log.set_high_watermark(7)
+    assert read(log, 5, end).records == batch(b"x", base_offset=5, leader_epoch=0)
+    assert read(log, 6, Isolation.HIGH_WATERMARK) == FetchedRecords(OffsetMetadata(6, 6, 0), batches(6))
+
+
 def test_where_offsets_are() -> None:
     log = three_segments()
     places = [OffsetMetadata(i, i - i % 2, i % 2 * SIZE) for i in range(6)]
