@@ -34,7 +34,11 @@ class Connected(NamedTuple):
 
 
 class PartsStream(trio.abc.Stream):
-    """A stream that sends what its world has stored without reading it."""
+    """A stream that sends what its world has stored without reading it, and closes at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """``aclose`` without giving up the turn."""
 
     @abstractmethod
     async def send_parts(self, parts: Sequence[Part]) -> None:
