@@ -31,9 +31,13 @@ class InternalTopicLog:
         self._load_buffer_size = load_buffer_size
         self._data_plane = data_plane
         self._hosted = hosted
+        self._names: dict[int, TopicPartition] = {}
 
     def _named(self, partition: int) -> TopicPartition:
-        return TopicPartition(self._topic, partition)
+        known = self._names.get(partition)
+        if known is None:
+            known = self._names[partition] = TopicPartition(self._topic, partition)
+        return known
 
     def is_online(self, partition: int) -> bool:
         hosted = self._hosted().partitions.get(self._named(partition))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import struct
 from typing import Final
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
@@ -25,6 +26,6 @@ def _java_hash(text: str) -> int:
     """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
     encoded = text.encode("utf-16-be")
     result = 0
-    for i in range(0, len(encoded), 2):
-        result = (31 * result + int.from_bytes(encoded[i : i + 2])) & 0xFFFFFFFF
+    for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
+        result = (31 * result + unit) & 0xFFFFFFFF
     return result

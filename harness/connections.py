@@ -267,7 +267,10 @@ class Link:
         if not self._accepted:
             self._links.dialled.pop(self.local, None)
         self._node.accepted.discard(self)
-        await trio.aclose_forcefully(self._stream)
+        if self._parts_stream is not None:
+            self._parts_stream.close()
+        else:
+            await trio.aclose_forcefully(self._stream)
 
     # as a connection to another node
 

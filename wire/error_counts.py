@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 from kce.wire.errors import ErrorCode
 from kce.wire.schema import Message, Struct
+
+_NAMES: Final = ("error_code", "partition_error_code")
+#: of structures: the names of the fields, and of the code in each entry
+Arrays: TypeAlias = tuple[tuple[str, str | None], ...]
+_arrays: dict[type[Struct], Arrays] = {}
 
 
 def error_counts(response: Message) -> dict[int, int]:
@@ -14,30 +20,41 @@ def error_counts(response: Message) -> dict[int, int]:
     A top-level code other than NONE counts for all entries. Codes below an entry with a code of its own do not count.
     AddPartitionsToTxn has a top-level code from version 4 on.
     """
-    entries: dict[int, int] = {}
-    for code in _entry_codes(response):
-        entries[code] = entries.get(code, 0) + 1
+    codes = list(_entry_codes(response))
     top_level: int | None = getattr(response, "error_code", None)
-    if top_level is None or getattr(response, "results_by_topic_v3_and_below", None):
-        return entries
-    if top_level != ErrorCode.NONE:
-        return {top_level: sum(entries.values()) + 1}
-    entries[top_level] = entries.get(top_level, 0) + 1
-    return entries
+    if top_level is not None and not getattr(response, "results_by_topic_v3_and_below", None):
+        codes.append(top_level)
+        if top_level != ErrorCode.NONE:
+            return {top_level: len(codes)}
+    counts: dict[int, int] = {}
+    for code in codes:
+        counts[code] = counts.get(code, 0) + 1
+    return counts
+
+
+def _arrays_of(cls: type[Struct]) -> Arrays:
+    found = _arrays.get(cls)
+    if found is None:
+        arrays = [field for field in cls.__fields__ if field.array and _is_struct(field.type)]
+        found = _arrays[cls] = tuple((field.name, _code(field.type)) for field in arrays)
+    return found
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _code(cls: type[Struct]) -> str | None:
+    names = {field.name for field in cls.__fields__}
+    return next((name for name in _NAMES if name in names), None)
 
 
 def _entry_codes(struct: Struct) -> Iterator[int]:
-    for field in struct.__fields__:
-        content = getattr(struct, field.name)
-        if not isinstance(content, tuple):
-            continue
-        for entry in content:
-            if not isinstance(entry, Struct):
+    for name, code in _arrays_of(type(struct)):
+        for entry in getattr(struct, name) or ():
+            if not isinstance(entry, Struct):  # it is encoded already
                 break
-            code = getattr(entry, "error_code", None)
-            if code is None:
-                code = getattr(entry, "partition_error_code", None)
             if code is None:
                 yield from _entry_codes(entry)
             else:
-                yield code
+                yield getattr(entry, code)

@@ -6,7 +6,7 @@ Timestamps are relative to the base timestamp, offsets to the base offset; both 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from crc32c import crc32c
 
@@ -103,7 +103,7 @@ def write_batch(batch: RecordBatch) -> bytes:
 
 
 def write_values(
-    values: Mapping[bytes, bytes | None],
+    values: Collection[tuple[bytes, bytes | None]],
     timestamp: int,
     codec: Codec = Codec.NONE,
     *,
@@ -112,14 +112,14 @@ def write_values(
     base_sequence: int = NO_PRODUCER,
     is_transactional: bool = False,
 ) -> bytes:
-    """A batch at offset 0 with a record for each key: as of ``write_batch``, without making the records.
+    """A batch at offset 0 with a record for each key and value: as of ``write_batch``, without making the records.
 
     Raises EncodeError.
     """
     if not values:
         raise errors.EncodeError("a batch without records")
     records = bytearray()
-    for i, (key, value) in enumerate(values.items()):
+    for i, (key, value) in enumerate(values):
         body = bytearray(2)  # no attributes, and the timestamp of the batch
         body += varint(i)
         _write_bytes(body, key)

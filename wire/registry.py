@@ -179,6 +179,7 @@ def message_module(api_key: int) -> Any | None:
         return None
 
 
+@functools.cache
 def message_class(api_key: int, direction: Direction) -> type[Message] | None:
     """The message class of an API, or None if there is no definition."""
     module = message_module(api_key)

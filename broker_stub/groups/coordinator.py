@@ -88,9 +88,7 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if self.manager.is_group_loading(group_id):
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return None if self.manager.is_owned(group_id) else ErrorCode.NOT_COORDINATOR
+        return self.manager.refusal(group_id)
 
     # the partitions of __consumer_offsets
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from kce.broker_stub.background_work import BackgroundWork, LoadTimes, fold
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.group_config import GroupConfig
+from kce.broker_stub.groups.commits import TOO_LARGE, CommitLog, Records
 from kce.broker_stub.groups.group import Group, GroupState, IllegalState
 from kce.broker_stub.groups.loading import Fold
 from kce.broker_stub.groups.records import (
@@ -31,7 +32,6 @@ from kce.broker_stub.internal_topics import partition_for
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode, WireError
 from kce.wire.metadata_version import MetadataVersion
-from kce.wire.record import NO_PRODUCER
 from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition
 
@@ -47,16 +47,15 @@ _UNAVAILABLE: Final = dict.fromkeys(
     ),
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
 ) | dict.fromkeys((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR), ErrorCode.NOT_COORDINATOR)
-_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 #: what an append's code becomes; others stay (rules G7.13, G9.13)
 COMMIT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     **_UNAVAILABLE,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    **dict.fromkeys(TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 GROUP_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     **_UNAVAILABLE,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    **dict.fromkeys(TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
 }
 
@@ -92,6 +91,7 @@ class GroupManager:
         self._config = config
         self._ibp = ibp
         self._log = offsets_log
+        self.commits = CommitLog(offsets_log, self._commit_batch)
         self._owned: set[int] = set()
         self._loading: set[int] = set()
         #: highest leader epoch seen, by partition (rule G9.21)
@@ -107,9 +107,6 @@ class GroupManager:
     def is_owned(self, group_id: str) -> bool:
         return self.partition_of(group_id) in self._owned
 
-    def is_group_loading(self, group_id: str) -> bool:
-        return self.partition_of(group_id) in self._loading
-
     @property
     def is_loading(self) -> bool:
         return bool(self._loading)
@@ -118,6 +115,13 @@ class GroupManager:
     def loaded(self) -> Mapping[int, int]:
         """The partitions whose groups are loaded, with the latest leader epoch."""
         return {number: self._epochs[number] for number in self._owned - self._loading}
+
+    def refusal(self, group_id: str) -> ErrorCode | None:
+        """Of a group that is not for this broker, or not yet (rules G1.12, G1.13)."""
+        partition = self.partition_of(group_id)
+        if partition in self._loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return None if partition in self._owned else ErrorCode.NOT_COORDINATOR
 
     def does_not_exist(self, group_id: str) -> bool:
         """Whether that is known for certain (rule G7.31)."""
@@ -234,7 +238,7 @@ class GroupManager:
                 log.warning("the record of %r could not be appended: %s", group, code.name)
             on_stored(GROUP_ERRORS.get(code, code))
 
-        self._log.append(partition, self._batch({group_key(group.group_id): value}), appended)
+        self._log.append(partition, self._batch([(group_key(group.group_id), value)]), appended)
 
     def store_offsets(
         self,
@@ -244,35 +248,33 @@ class GroupManager:
         producer: Producer | None = None,
     ) -> None:
         """Append offsets, and remember them once they are there (rules G7.9 to G7.13, G7.20). Raises EncodeError."""
-        results = {
-            partition: ErrorCode.NONE if self.fits(committed.metadata) else ErrorCode.OFFSET_METADATA_TOO_LARGE
-            for partition, committed in offsets.items()
-        }
-        fitting = {tp: committed for tp, committed in offsets.items() if results[tp] is ErrorCode.NONE}
+        too_large = {tp for tp, committed in offsets.items() if not self.fits(committed.metadata)}
+        fitting = {tp: offsets[tp] for tp in offsets if tp not in too_large} if too_large else offsets
         partition = self.partition_of(group.group_id)
         if not fitting:
-            on_stored(results)
+            on_stored(dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             return
         if not self._log.is_online(partition):
             on_stored(dict.fromkeys(offsets, ErrorCode.NOT_COORDINATOR))
             return
-        values = {
-            offset_key(group.group_id, topic_partition): write_offset(committed, self._ibp)
+        records = [
+            (offset_key(group.group_id, topic_partition), write_offset(committed, self._ibp))
             for topic_partition, committed in fitting.items()
-        }
+        ]
 
         def appended(first_offset: int, code: ErrorCode) -> None:
             if not group.is_dead:
                 _appended(group, fitting, producer, first_offset if code is ErrorCode.NONE else None)
-            error = COMMIT_ERRORS.get(code, code)
-            on_stored({tp: error if tp in fitting else result for tp, result in results.items()})
+            codes = dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code))
+            codes.update(dict.fromkeys(too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            on_stored(codes)
 
-        records = self._batch(values, producer, base_sequence=0)
         if producer is None:
             group.offsets.prepare(fitting)
+            self.commits.append(partition, records, appended)
         else:
             group.offsets.prepare_in_transaction(producer.id, fitting)
-        self._log.append(partition, records, appended, None if producer is None else producer.guard)
+            self._log.append(partition, self._transactional_batch(records, producer), appended, producer.guard)
 
     def fits(self, metadata: str) -> bool:
         """Rule G7.9: Java's length, at most two for a character."""
@@ -280,20 +282,17 @@ class GroupManager:
             return True
         return len(metadata.encode("utf-16-be", "surrogatepass")) // 2 <= self._config.offset_metadata_max_bytes
 
-    def _batch(
-        self,
-        values: Mapping[bytes, bytes | None],
-        producer: Producer | None = None,
-        base_sequence: int = NO_PRODUCER,
-    ) -> bytes:
+    def _batch(self, values: Collection[tuple[bytes, bytes | None]], **of_producer: Any) -> bytes:
         """Rules G9.10, G9.12."""
-        codec = self._config.offsets_topic_compression_codec
-        if producer is None:
-            return write_values(values, self.now_ms(), codec, base_sequence=base_sequence)
-        return write_values(
-            values, self.now_ms(), codec, producer_id=producer.id, producer_epoch=producer.epoch,
-            base_sequence=base_sequence, is_transactional=True,
-        )  # fmt: skip
+        return write_values(values, self.now_ms(), self._config.offsets_topic_compression_codec, **of_producer)
+
+    def _commit_batch(self, records: Records) -> bytes:
+        return self._batch(records, base_sequence=0)
+
+    def _transactional_batch(self, records: Records, producer: Producer) -> bytes:
+        return self._batch(
+            records, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=0, is_transactional=True
+        )
 
     # what is removed
 
@@ -328,7 +327,7 @@ class GroupManager:
         if not tombstones:
             return 0
         try:
-            self._log.append_without_waiting(partition, self._batch(dict.fromkeys(tombstones)))
+            self._log.append_without_waiting(partition, self._batch([(key, None) for key in tombstones]))
         except ApiException as e:
             log.error("%d tombstones of %r could not be appended: %s", len(tombstones), group, e)
             return 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from kce.broker_stub.purgatory import DelayedOperation
 from kce.wire import ErrorCode, JoinGroupResponseMember
 
 NO_MEMBER: Final = ""
@@ -63,6 +64,8 @@ class Member:
     on_sync: OnSync | None = None
     #: its first JoinGroup is parked (rule G3.16)
     is_new: bool = False
+    #: its timer, once it has one
+    session: DelayedOperation | None = None
     #: it was heard of since its session timer began
     was_heard: bool = False
 

@@ -35,12 +35,17 @@ class Rebalancing:
 
     def restart_timer(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
         """Of the member's session, unless there is another ``timeout_ms`` (rule G12.9)."""
+        delay = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        session = member.session
+        if isinstance(session, DelayedHeartbeat) and session.can_restart:
+            self.heartbeats.restart(session, delay)
+            return
         key = group.group_id, member.member_id
         member.was_heard = True
         self.heartbeats.check_and_complete(key)
         member.was_heard = False
-        delay = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        self.heartbeats.try_complete_or_watch(DelayedHeartbeat(self, group, member.member_id, delay), [key])
+        member.session = DelayedHeartbeat(self, group, member.member_id, delay)
+        self.heartbeats.try_complete_or_watch(member.session, [key])
 
     def expire_pending_member(self, group: Group, member_id: str, timeout_ms: int) -> None:
         """Forget a pending id after that time (rule G3.12)."""
@@ -294,6 +299,11 @@ class DelayedHeartbeat(_GroupOperation):
         super().__init__(rebalancing, group, delay_ms)
         self._member_id = member_id
         self._is_pending = is_pending
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether it waits, for what still matters."""
+        return not self.is_completed and not self._is_over()
 
     def try_complete(self) -> bool:
         return self._is_over() and self.force_complete()

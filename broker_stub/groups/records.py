@@ -5,6 +5,7 @@ Each begins with an int16: of a key it is the type of the record, of a value its
 
 from __future__ import annotations
 
+import functools
 from typing import Final, NamedTuple
 
 from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
@@ -103,6 +104,7 @@ class CommittedOffset(NamedTuple):
     expire_timestamp: int | None = None
 
 
+@functools.lru_cache(maxsize=4096)
 def offset_key(group: str, partition: TopicPartition) -> bytes:
     """Raises EncodeError."""
     return encode(_make_key(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
@@ -127,9 +129,7 @@ def read_key(data: bytes) -> OffsetKey | GroupKey | UnknownKey:
 def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
     """Rule G9.4. Raises EncodeError."""
     expires = committed.expire_timestamp
-    version = 2 if ibp < _IBP_2_1_IV1 else 3
-    if expires is not None or ibp < _IBP_2_1_IV0:
-        version = _EXPIRING
+    version = _offset_version(ibp) if expires is None else _EXPIRING
     value = _make_value(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -138,6 +138,13 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
         expire_timestamp=NO_TIMESTAMP if expires is None else expires,
     )
     return encode(value, version)
+
+
+@functools.cache
+def _offset_version(ibp: MetadataVersion) -> int:
+    if ibp < _IBP_2_1_IV0:
+        return _EXPIRING
+    return 2 if ibp < _IBP_2_1_IV1 else 3
 
 
 def read_offset(data: bytes) -> CommittedOffset:

@@ -13,6 +13,8 @@ from kce.wire import ApiVersionsRequest, ApiVersionsResponse, ErrorCode
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE: Final = 3
 
+_NO_ERROR: Final[dict[int, int]] = {ErrorCode.NONE: 1}
+
 
 def handle(request: Request, message: ApiVersionsRequest, services: Services) -> None:
     version = request.context.api_version
@@ -30,7 +32,7 @@ def handle(request: Request, message: ApiVersionsRequest, services: Services) ->
     if request.charge():
         request.respond(services.served_apis.response())
         return
-    request.respond_encoded(services.served_apis.encoded_response(version), ErrorCode.NONE)
+    request.respond_encoded(services.served_apis.encoded_response(version), _NO_ERROR)
 
 
 def error_response(message: ApiVersionsRequest, context: RequestContext, error: ErrorCode) -> ApiVersionsResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -113,6 +114,8 @@ class Handler(Generic[R]):
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
     #: raises wire.TooManyElements for more elements than the second argument
     decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]] = wire.decode_request
+    #: in what requests are handled that share work; each is then parked until the end, or answered before
+    sharing: Callable[[Services], AbstractContextManager[None]] | None = None
     #: on the cluster, for the whole request; whoever may not gets the error response, and is not handled
     needs: Operation | None = None
 

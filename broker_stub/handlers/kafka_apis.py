@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 from kce import wire
@@ -154,11 +156,15 @@ class KafkaApis:
         self._needs = {key: h.needs for key, h in self._handlers.items() if is_on and h.needs is not None}
         self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
         self.request_quota: RequestQuota | None = None
+        self.sharing: Mapping[int, Callable[[], AbstractContextManager[None]]] = {
+            key: partial(h.sharing, services) for key, h in self._handlers.items() if h.sharing is not None
+        }
         services.quotas.on_requests_limited = self._charge_requests
 
     def _charge_requests(self) -> None:
-        """A client has a limit of request time."""
+        """A client has a limit of request time: after each request it may have to wait."""
         self.request_quota = self._services.quotas
+        self.sharing = {}
 
     def decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""

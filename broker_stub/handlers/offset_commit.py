@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from kce import wire
 from kce.broker_stub.errors import error_code
 from kce.broker_stub.groups.coordinator import Committer
+from kce.broker_stub.groups.manager import Offsets
 from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
@@ -29,7 +31,8 @@ log = logging.getLogger(__name__)
 _FIRST_VERSION_OF_GROUPS: Final = 1
 #: of a timestamp and of a retention: none is given
 _DEFAULT: Final = -1
-
+#: partitions of a response that is kept
+_FEW: Final = 16
 
 _make_response: Final = wire.maker(OffsetCommitResponse)
 _make_topic: Final = wire.maker(OffsetCommitResponseTopic)
@@ -45,37 +48,32 @@ def handle(request: Request, message: OffsetCommitRequest, services: Services) -
     context, authorization = request.context, services.authorization
     authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
     denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
-    snapshot = services.metadata_cache.snapshot
-    wanted, codes = {}, {}
+    snapshot, now_ms = services.metadata_cache.snapshot, services.groups.manager.now_ms()
+    expires = None if message.retention_time_ms == _DEFAULT else now_ms + message.retention_time_ms  # rule G7.15
+    offsets, codes = {}, {}
     for partition, entry in _entries(message):
         if partition.topic in denied:
             codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif snapshot.partition(partition) is None:
             codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            wanted[partition] = entry
+            offsets[partition] = CommittedOffset(
+                entry.committed_offset,
+                now_ms if entry.commit_timestamp == _DEFAULT else entry.commit_timestamp,
+                entry.committed_metadata or "",
+                entry.committed_leader_epoch,
+                expires,
+            )
 
     def respond(committed: Mapping[TopicPartition, ErrorCode]) -> None:
-        respond_to(request, lambda: _response({**codes, **committed}))
+        _respond(request, {**codes, **committed} if codes else committed)
 
-    if not wanted:
+    if not offsets:
         respond({})
-    elif request.context.api_version < _FIRST_VERSION_OF_GROUPS:
-        services.spawn(lambda: _commit_to_zookeeper(message.group_id, wanted, services, respond))
+    elif context.header.api_version < _FIRST_VERSION_OF_GROUPS:
+        services.spawn(lambda: _commit_to_zookeeper(message.group_id, offsets, services, respond))
     else:
-        now_ms = services.groups.manager.now_ms()
-        expires = None if message.retention_time_ms == _DEFAULT else now_ms + message.retention_time_ms  # rule G7.15
         committer = Committer(message.generation_id_or_member_epoch, message.member_id, message.group_instance_id)
-        offsets = {
-            partition: CommittedOffset(
-                offset=entry.committed_offset,
-                commit_timestamp=now_ms if entry.commit_timestamp == _DEFAULT else entry.commit_timestamp,
-                metadata=entry.committed_metadata or "",
-                leader_epoch=entry.committed_leader_epoch,
-                expire_timestamp=expires,
-            )
-            for partition, entry in wanted.items()
-        }
         services.groups.commit(message.group_id, committer, offsets, respond)
 
 
@@ -87,23 +85,39 @@ def _entries(message: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, Off
 
 async def _commit_to_zookeeper(
     group_id: str,
-    wanted: Mapping[TopicPartition, OffsetCommitRequestPartition],
+    offsets: Offsets,
     services: Services,
     respond: Callable[[Mapping[TopicPartition, ErrorCode]], None],
 ) -> None:
     """Rule G7.16."""
     codes = {}
-    for partition, entry in wanted.items():
+    for partition, committed in offsets.items():
         codes[partition] = ErrorCode.NONE
-        if not services.groups.manager.fits(entry.committed_metadata or ""):
+        if not services.groups.manager.fits(committed.metadata):
             codes[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
         try:
-            await services.admin.put_consumer_offset(group_id, partition, entry.committed_offset)
+            await services.admin.put_consumer_offset(group_id, partition, committed.offset)
         except Exception as e:
             log.exception("the offset of group %s for %s could not be written", group_id, partition)
             codes[partition] = error_code(e)
     respond(codes)
+
+
+def _respond(request: Request, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+    if request.is_timed or len(codes) > _FEW:
+        respond_to(request, lambda: _response(codes))
+    else:
+        request.respond_encoded(*_encoded_response(request.context.header.api_version, tuple(codes.items())))
+
+
+@functools.lru_cache(maxsize=1024)
+def _encoded_response(
+    version: int, codes: tuple[tuple[TopicPartition, ErrorCode], ...]
+) -> tuple[bytes, Mapping[int, int]]:
+    """With the error codes in it. Members commit the same partitions again and again. Raises EncodeError."""
+    response = _response(dict(codes))
+    return wire.encode_response(response, api_version=version, correlation_id=0), wire.error_counts(response)
 
 
 def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse:
@@ -126,4 +140,6 @@ def error_response(message: OffsetCommitRequest, context: RequestContext, error:
     return _response({partition: error for partition, _ in _entries(message)})
 
 
-HANDLER: Final = Handler(OffsetCommitRequest, handle, error_response)
+HANDLER: Final = Handler(
+    OffsetCommitRequest, handle, error_response, sharing=lambda services: services.groups.manager.commits.together()
+)

@@ -63,6 +63,12 @@ class DelayedOperation(ABC):
         self._task = TimerTask(self._expired)
         timer.add(self._task, self.delay_ms, at_once=self.expires_at_once)
 
+    def restart(self, timer: Timer, delay_ms: float) -> None:
+        """The timeout begins again."""
+        assert self._task is not None, "only what waits has a timeout"
+        self._task.cancel()
+        timer.add(self._task, delay_ms, at_once=self.expires_at_once)
+
     def cancel(self) -> None:
         """Cancel the timeout."""
         if self._task is not None:
@@ -106,6 +112,10 @@ class Purgatory(Generic[K, O]):
         if self._estimated - self.delayed > self._purge_interval:
             self._purge()
         return operation.is_completed
+
+    def restart(self, operation: O, delay_ms: float) -> None:
+        """Begin the timeout of an operation that waits again, as if it were completed and another waited."""
+        operation.restart(self._timer, delay_ms)
 
     def _ended(self) -> None:
         self.delayed -= 1

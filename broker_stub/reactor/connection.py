@@ -3,8 +3,9 @@
 A connection is muted while a request is in progress (rules B1.19-B1.21): nothing is read then, there is never a second
 one, and responses leave in the order of their requests. Pipelined bytes wait in the frame buffer and the kernel.
 Requests that arrived together and need not wait are handled one after the other, and their responses leave in one
-write. The response to one that was parked is written by whoever gives it, if the link can do so at once. Each
-connection writes on its own, so a slow reader delays no other connection.
+write; those of an API whose requests share work are in progress together. The response to one that was parked is
+written by whoever gives it, if the link can do so at once. Each connection writes on its own, so a slow reader delays
+no other connection.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated, Owner
-from kce.broker_stub.reactor.request import Action, ConnectionContext, Request, Response, describe
+from kce.broker_stub.reactor.request import Action, Apis, ConnectionContext, Request, Response, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: responses that are written together
 BATCH_BYTES: Final = 65536
+#: requests that share work are in progress together until there are more bytes of them: less than a slice of time
+SHARED_BYTES: Final = 2048
 
 
 class Phase(enum.Enum):
@@ -40,6 +43,7 @@ class Phase(enum.Enum):
 class ConnectionOwner(Sender, Owner, Protocol):
     """The processor of a connection."""
 
+    apis: Apis
     channel: RequestChannel
     turns: Turns
 
@@ -57,9 +61,9 @@ class Connection:
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_authentication", "_expired", "_finishing", "_frame", "_in_handler", "_last_sent", "_link", "_muted_until",
-        "_owner", "_parked", "_phase", "_response", "_scope", "_to_send", "client_software_name",
-        "client_software_version", "context",
+        "_authentication", "_expired", "_finishing", "_frame", "_held", "_in_handler", "_in_progress", "_last_sent",
+        "_link", "_muted_until", "_owner", "_parked", "_phase", "_responses", "_scope", "_to_send",
+        "client_software_name", "client_software_version", "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
@@ -76,14 +80,17 @@ class Connection:
         self._expired = False
         self._finishing = False
         self._in_handler = False
-        #: to the request in progress
-        self._response: Response | None = None
-        #: while a request is parked; set when its response is there
+        #: one, or some that share work
+        self._in_progress: list[Request] = []
+        #: bytes of their frames that are not given back yet
+        self._held = 0
+        self._responses: dict[Request, Response] = {}
+        #: while a request is parked; set when a response to one is there
         self._parked: trio.Event | None = None
         #: responses of this batch
         self._to_send: list[Response] = []
         self._muted_until = -math.inf
-        #: of the request in progress
+        #: of the next request
         self._frame: bytes | None = None
 
     def __repr__(self) -> str:
@@ -116,6 +123,7 @@ class Connection:
             log.exception("%s: closed after an unexpected error", self.context.connection_id)
         finally:
             self._drop_frame()
+            self._drop_frames()
             with trio.CancelScope(shield=True):
                 await self._link.aclose()
 
@@ -123,7 +131,8 @@ class Connection:
         if self._authentication is not None:
             self.context = await self._authentication.run(self.context)
         while not self._finishing:
-            self._frame = await self._link.receive()
+            if self._frame is None:
+                self._frame = await self._link.receive()
             if self._frame is None:
                 if self._link.buffered_bytes:
                     log.info("%s: the client closed the connection within a request", self.context.connection_id)
@@ -153,7 +162,7 @@ class Connection:
                 if not await self._in_session(self._authentication, self._frame, now):
                     return
             try:
-                request = owner.parse(self, self._frame, now)
+                request = self._begin(owner.parse(self, self._frame, now))
             except wire.DecodeError as e:
                 await self._flush()
                 self.refuse(describe(e))
@@ -162,24 +171,60 @@ class Connection:
                 await self._flush()
                 await self._serve_long()
                 return
-            at_once = owner.channel.try_handle(request)
+            at_once = self._handle_at_once(request, now)
             now = trio.current_time()
-            if not at_once or self._response is None:
+            if not at_once or self._must_wait:
                 owner.turns.spend(now - began)
                 await self._flush_before(request)
                 if not at_once:
                     await self._handle(request)
-                self._drop_frame()
-                await self._wait_for_response()
+                self._drop_frames()
+                await self._wait_for_responses()
                 began = now = trio.current_time()
-            self._drop_frame()
-            batch_bytes += self._take_response()
+            self._drop_frames()
+            batch_bytes += self._take_responses()
             if self._finishing or self._expired or self._muted_until > now:
                 break
             if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
                 break
-            self._frame = self._link.receive_nowait()
+            self._receive_nowait()
         owner.turns.spend(now - began)
+
+    def _begin(self, request: Request) -> Request:
+        """The request that was parsed from the frame is in progress."""
+        self._frame = None
+        self._held += request.size
+        self._in_progress.append(request)
+        return request
+
+    def _handle_at_once(self, request: Request, now: float) -> bool:
+        """Handle the request, with those that share its work and arrived with it, if it need not wait for a handler."""
+        channel, apis, api_key = self._owner.channel, self._owner.apis, request.context.header.api_key
+        if api_key in apis.sharing and channel.has_handler:
+            self._read_ahead(api_key, now)
+            if len(self._in_progress) > 1:
+                with apis.sharing[api_key]():
+                    for each in self._in_progress:
+                        channel.try_handle(each)  # none of them waits in its handler
+                return True
+        return channel.try_handle(request)
+
+    def _read_ahead(self, api_key: int, now: float) -> None:
+        """Begin the requests of the API that arrived after the one in progress. What follows them is the next frame."""
+        size = 0
+        while size < SHARED_BYTES and (frame := self._link.receive_nowait()) is not None:
+            self._frame = frame
+            if int.from_bytes(frame[:2], "big") != api_key:
+                return
+            try:
+                self._begin(self._owner.parse(self, frame, now))
+            except (wire.DecodeError, wire.TooManyElements):  # raised again when it is its turn
+                return
+            size += len(frame)
+
+    def _receive_nowait(self) -> None:
+        if self._frame is None:
+            self._frame = self._link.receive_nowait()
 
     async def _in_session(self, authentication: Authentication, frame: bytes, now: float) -> bool:
         """Whether ``frame`` is a request to handle: it neither begins a re-authentication nor comes too late."""
@@ -206,12 +251,13 @@ class Connection:
             except wire.DecodeError as e:
                 self.refuse(describe(e))
                 return
+            self._begin(request)
             if not self._owner.channel.try_handle(request):
                 await self._handle(request)
-            self._drop_frame()
+            self._drop_frames()
             await turns.take(request.drop_message())
-        await self._wait_for_response()
-        self._take_response()
+        await self._wait_for_responses()
+        self._take_responses()
 
     async def _flush_before(self, request: Request) -> None:
         """Write the responses of the batch before ``request`` waits."""
@@ -233,9 +279,13 @@ class Connection:
         await self._owner.channel.handle(request, self._owner)
         self._in_handler = False
 
-    async def _wait_for_response(self) -> None:
-        """Until the response is there, or was sent by whoever gave it."""
-        if self._response is None:
+    @property
+    def _must_wait(self) -> bool:
+        return len(self._responses) < len(self._in_progress)
+
+    async def _wait_for_responses(self) -> None:
+        """Until the responses are there, or the only one was sent by whoever gave it."""
+        while self._must_wait:
             self._parked = trio.Event()
             await self._parked.wait()
             self._parked = None
@@ -243,22 +293,34 @@ class Connection:
         await self._owner.unblocked()
 
     def _drop_frame(self) -> None:
-        """The handler is done with the request, and so with its frame (rule B1.25)."""
+        """The frame is not handled."""
         if self._frame is not None:
-            if self._owner.memory is not None:
-                self._owner.memory.give_back(len(self._frame))
+            self._give_back(len(self._frame))
             self._frame = None
 
-    def _take_response(self) -> int:
-        """Put the response to the request in progress into the batch, if it is not sent; returns its size."""
-        response = self._response
-        if response is None:
-            return 0
-        self._response = None
-        self._to_send.append(response)
-        if response.action is Action.CLOSE_CONNECTION:
-            self._finishing = True
-        return len(response.payload)
+    def _drop_frames(self) -> None:
+        """The handler is done with the requests in progress, and so with their frames (rule B1.25)."""
+        if self._held:
+            self._give_back(self._held)
+            self._held = 0
+
+    def _give_back(self, count: int) -> None:
+        if self._owner.memory is not None:
+            self._owner.memory.give_back(count)
+
+    def _take_responses(self) -> int:
+        """Put the responses to the requests in progress into the batch, in their order; returns their size."""
+        size = 0
+        for request in self._in_progress:
+            response = self._responses[request]
+            self._to_send.append(response)
+            size += len(response.payload)
+            if response.action is Action.CLOSE_CONNECTION:
+                self._finishing = True
+                break
+        self._in_progress.clear()
+        self._responses.clear()
+        return size
 
     async def _flush(self) -> None:
         """Write the responses of this batch."""
@@ -299,20 +361,26 @@ class Connection:
             self._muted_until = trio.current_time() + seconds
 
     def deliver(self, response: Response) -> None:
-        """Write the response to the request in progress, then unmute.
+        """Write the response to a request in progress, then unmute.
 
         That to a parked request is written at once, if it can be: somebody may have waited for it for long.
         """
         if self._parked is None:
-            self._response = response
+            self._responses[response.request] = response
             return
-        is_wanted = response.action is Action.SEND and not self._scope.cancel_called
-        if not is_wanted or not self._link.send_nowait(response.payload):
-            self._response = response
-        else:
-            now = self._last_sent = trio.current_time()
-            response.request.record(self._owner.metrics, dequeued_at=now, sent_at=now)
+        if not self._sent_at_once(response):
+            self._responses[response.request] = response
         self._parked.set()
+
+    def _sent_at_once(self, response: Response) -> bool:
+        """Whether the response to the only request in progress was written."""
+        is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._scope.cancel_called
+        if not is_wanted or not self._link.send_nowait(response.payload):
+            return False
+        self._in_progress.clear()
+        now = self._last_sent = trio.current_time()
+        response.request.record(self._owner.metrics, dequeued_at=now, sent_at=now)
+        return True
 
     def refuse(self, reason: str) -> None:
         """Close without a response because of a bad request (rules B1.34, B1.35)."""

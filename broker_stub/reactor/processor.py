@@ -107,7 +107,7 @@ class Processor:
         await self._new_connections.send(link)
 
     def send_response(self, response: Response) -> None:
-        """Deliver a response. It is queued while the processor is blocked; each connection has at most one."""
+        """Deliver a response. It is queued while the processor is blocked."""
         if self._unblocked.is_set():
             self._deliver(response)
         else:

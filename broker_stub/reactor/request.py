@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -26,15 +27,6 @@ T = TypeVar("T")
 _CORRELATION_ID = struct.Struct(">i")
 
 
-class _Counts(dict[int, dict[int, int]]):
-    """Error code -> it, once; made when first used."""
-
-    def __missing__(self, code: int) -> dict[int, int]:
-        made = self[code] = {code: 1}
-        return made
-
-
-_ONE: Final = _Counts()
 #: in place of the message of a long request, once it is handled
 _DROPPED: Final = wire.Message()
 _NO_ERRORS: Final[dict[int, int]] = {}
@@ -122,6 +114,9 @@ class Apis(Protocol):
 
     #: None while no client has a limit
     request_quota: RequestQuota | None
+
+    #: by API whose requests share work: in what those are handled that arrived together, and are short
+    sharing: Mapping[int, Callable[[], AbstractContextManager[None]]]
 
     def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed.
@@ -265,9 +260,14 @@ class Request:
         self.throttle_ms = ms
         self.connection.throttle(ms / 1000)
 
-    def respond_encoded(self, encoded: bytes, error_code: int) -> None:
+    @property
+    def is_timed(self) -> bool:
+        """Whether clients are charged for the time that requests take."""
+        return self._apis.request_quota is not None
+
+    def respond_encoded(self, encoded: bytes, errors: Mapping[int, int]) -> None:
         """Send a response that is encoded already; only the correlation id changes. It does not throttle."""
-        self._errors = _ONE[error_code]
+        self._errors = errors
         self._answer(Action.SEND, _CORRELATION_ID.pack(self.context.header.correlation_id) + encoded[4:])
 
     @property

@@ -55,6 +55,11 @@ class RequestChannel:
     def request_queue_size(self) -> int:
         return len(self._queue)
 
+    @property
+    def has_handler(self) -> bool:
+        """Whether one is free."""
+        return self._free > 0
+
     def resize(self, handlers: int) -> None:
         """Have so many handlers from now on; those that are too many end with their requests."""
         more, self.handlers = handlers - self.handlers, handlers

@@ -224,7 +224,7 @@ class TransactionManager:
 
     def _batch(self, values: dict[bytes, bytes | None]) -> bytes:
         """Rule T9.5."""
-        return write_values(values, self.now_ms())
+        return write_values(values.items(), self.now_ms())
 
     # what is removed
 

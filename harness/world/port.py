@@ -34,7 +34,12 @@ class Connected(NamedTuple):
 
 
 class PartsStream(trio.abc.Stream):
-    """A stream that sends what its world has stored without reading it, and what fits its buffer without waiting."""
+    """A stream that sends what its world has stored without reading it, and what fits its buffer without waiting; it
+    closes at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """``aclose`` without giving up the turn."""
 
     @abstractmethod
     async def send_parts(self, parts: Sequence[Part]) -> None:

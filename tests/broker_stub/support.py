@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -562,6 +562,7 @@ class ScriptedApis:
 
     def __init__(self, handle: Callable[[Request], Awaitable[None] | None]) -> None:
         self._handle = handle
+        self.sharing: dict[int, Callable[[], AbstractContextManager[None]]] = {}
 
     def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
         return wire.decode_request(frame, max_elements)

@@ -10,7 +10,8 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,13 +21,14 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from kce import wire
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.reactor import Request, RequestMetrics
+from kce.broker_stub.reactor.connection import SHARED_BYTES
 from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
 from kce.harness.world.tcp_stream import TcpStream
-from tests.broker_stub.support import Client, ScriptedApis, link
+from tests.broker_stub.support import Client, ScriptedApis, config, connect, link, listener, running_server, until
 
 LOCAL, REMOTE = ("127.0.0.1", 9092), ("127.0.0.1", 50000)
 QUESTION = wire.ApiVersionsRequest()
@@ -216,6 +218,146 @@ async def test_responses_leave_before_a_later_bad_request_closes_the_connection(
         assert await client.receive() == ANSWER
         assert await client.closed()
     assert f.metrics.connections_closed_for_bad_requests == 2
+
+
+class Together:
+    """Requests that share work: they are answered at the end, the last one first."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[int]] = []
+        self.waiting: list[Request] = []
+        self.is_open = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.is_open = True
+        yield
+        self.is_open = False
+        self.runs.append([request.context.header.correlation_id for request in self.waiting])
+        while self.waiting:
+            self.waiting.pop().respond(ANSWER)
+
+    def handle(self, request: Request) -> None:
+        if self.is_open:
+            self.waiting.append(request)
+        else:
+            request.respond(ANSWER if request.message == QUESTION else wire.MetadataResponse())
+
+    def fixture(self, **more: int) -> Fixture:
+        f = Fixture(self.handle, **more)
+        f.processor.apis.sharing[QUESTION.__api_key__] = self
+        return f
+
+
+async def test_requests_that_share_work_are_in_progress_together(nursery) -> None:  # rules B1.19, B1.60
+    together = Together()
+    f = together.fixture()
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(QUESTION)  # alone it shares nothing
+    await client.receive()
+    await client.send(QUESTION, QUESTION, QUESTION, wire.MetadataRequest(), QUESTION, QUESTION)
+    answers = [type(await client.receive()) for _ in range(6)]  # checks the correlation ids: in order
+    assert answers == [type(ANSWER)] * 3 + [wire.MetadataResponse] + [type(ANSWER)] * 2
+    assert together.runs == [[2, 3, 4], [6, 7]]
+    assert f.metrics.of("ApiVersions").requests == 6
+
+
+async def test_what_follows_them_is_read_when_the_slice_of_time_is_used_up(nursery, mock_clock) -> None:
+    together = Together()
+    f = together.fixture()
+    f.processor.apis.sharing[QUESTION.__api_key__] = lambda: jumping(together, mock_clock)
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(QUESTION, QUESTION, wire.MetadataRequest(), QUESTION)
+    answers = [type(await client.receive()) for _ in range(4)]
+    assert answers == [type(ANSWER)] * 2 + [wire.MetadataResponse, type(ANSWER)]
+    assert together.runs == [[1, 2]]
+
+
+@contextmanager
+def jumping(together: Together, clock: MockClock) -> Iterator[None]:
+    """It takes long."""
+    with together():
+        yield
+    clock.jump(1)
+
+
+async def test_so_many_requests_are_in_progress_together(nursery) -> None:
+    together = Together()
+    f = together.fixture()
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(*[QUESTION] * 500)
+    for _ in range(500):
+        await client.receive()
+    assert sum(map(len, together.runs)) == 500
+    size = len(client.encoded(QUESTION)) - 4
+    assert max(map(len, together.runs)) == 1 + math.ceil(SHARED_BYTES / size)
+
+
+async def test_a_bad_request_after_some_that_share_work(nursery) -> None:  # rule B1.35
+    for bad in (wire.frame(QUESTION.__api_key__.to_bytes(2) + b"bad"), b"\xff\xff\xff\xff"):
+        together = Together()
+        f = together.fixture()
+        await nursery.start(f.run)
+        client = f.client()
+        await client.stream.send_all(b"".join(client.encoded(QUESTION) for _ in range(3)) + bad)
+        for _ in range(3):
+            assert await client.receive() == ANSWER
+        assert await client.closed()
+        assert f.metrics.connections_closed_for_bad_requests == 1
+
+
+async def test_requests_wait_for_a_handler_one_after_the_other(nursery) -> None:  # rule B1.22
+    together = Together()
+    f = together.fixture(handlers=0)
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(QUESTION, QUESTION, wire.MetadataRequest())
+    await wait_all_tasks_blocked()
+    assert f.channel.request_queue_size == 1
+    f.channel.resize(1)
+    assert [type(await client.receive()) for _ in range(3)] == [type(ANSWER)] * 2 + [wire.MetadataResponse]
+    assert together.runs == []
+
+
+async def test_memory_of_requests_that_share_work(nursery) -> None:  # rule B1.25
+    together = Together()
+    apis = ScriptedApis(together.handle)
+    apis.sharing[QUESTION.__api_key__] = together
+    limited = config(queued_max_request_bytes="100000", socket_request_max_bytes="100000")
+    async with running_server(apis, limited) as server, connect(listener(server)) as client:
+        memory = server.planes[-1].memory
+        assert memory is not None
+        for last in (QUESTION, wire.MetadataRequest()):
+            await client.send(QUESTION, QUESTION, QUESTION, last)
+            for _ in range(4):
+                await client.receive()
+            await wait_all_tasks_blocked()
+            assert memory.used == 0
+        await client.stream.send_all(client.encoded(QUESTION) * 2 + wire.frame(QUESTION.__api_key__.to_bytes(2)))
+        for _ in range(2):
+            await client.receive_frame()
+        assert await client.closed()
+        await until(lambda: memory.used == 0)
+    assert max(map(len, together.runs)) > 1
+
+
+async def test_a_request_that_waits_for_a_handler_gives_its_memory_back_at_the_end() -> None:  # rule B1.25
+    async def never(request: Request) -> None:
+        await trio.sleep_forever()
+
+    limited = config(queued_max_request_bytes="100000", socket_request_max_bytes="100000", num_io_threads="1")
+    async with running_server(ScriptedApis(never), limited) as server:
+        memory = server.planes[-1].memory
+        assert memory is not None
+        async with connect(listener(server)) as first, connect(listener(server)) as second:
+            for i, client in enumerate((first, second)):
+                await client.send(QUESTION)
+                await until(lambda i=i: memory.used > i * 20)
+                await wait_all_tasks_blocked()
+    assert memory.used == 0
 
 
 async def test_throttling_interrupts_a_batch(nursery, autojump_clock) -> None:  # rules B1.26, B8.4

@@ -400,11 +400,11 @@ def test_values_are_written_as_their_records_are(count: int, codec: Codec, is_tr
     producer = {"producer_id": 2**40, "producer_epoch": 7, "base_sequence": 0} if is_transactional else {}
     records = (Record(offset=i, timestamp=1_700_000_000_000, key=k, value=v) for i, (k, v) in enumerate(values.items()))
     expected = RecordBatch.of(*records, codec=codec, is_transactional=is_transactional, **producer)
-    written = write_values(values, 1_700_000_000_000, codec, is_transactional=is_transactional, **producer)
+    written = write_values(values.items(), 1_700_000_000_000, codec, is_transactional=is_transactional, **producer)
     assert written == wire.write_records(expected)
 
 
 @pytest.mark.parametrize(("values", "epoch"), [({}, 0), ({b"k": b"v"}, 2**15)])
 def test_values_that_make_no_batch(values: dict[bytes, bytes | None], epoch: int) -> None:
     with pytest.raises(wire.EncodeError):
-        write_values(values, 0, producer_epoch=epoch)
+        write_values(values.items(), 0, producer_epoch=epoch)

@@ -268,7 +268,7 @@ async def test_a_load_lets_others_run(mock_clock: trio.testing.MockClock, monkey
 
     def batches(number: int) -> Any:
         for size in sizes:
-            read.append((number, host.manager.is_group_loading("g"), host.manager.is_owned("g")))
+            read.append((number, host.manager.refusal("g"), host.manager.is_owned("g")))
             yield records(*[offset("g", A, i) for i in range(size)])
 
     async def checkpoint() -> None:
@@ -279,7 +279,7 @@ async def test_a_load_lets_others_run(mock_clock: trio.testing.MockClock, monkey
     host.manager.load(partition, 1)
     await host.work()
     monkeypatch.undo()
-    assert read == [(partition, True, False)] * len(sizes)
+    assert read == [(partition, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, False)] * len(sizes)
     assert paused_after == [2, 4, 5]
     assert (host.manager.is_loading, host.manager.is_owned("g")) == (False, True)
 

@@ -168,6 +168,30 @@ async def test_a_session_is_as_long_as_its_last_sign_of_life_says(mock_clock: Mo
     assert (host.group().members, waiting(host)) == ({}, (0, 0, 0))
 
 
+async def test_who_replaces_a_static_member_has_a_session_of_its_own(mock_clock: MockClock) -> None:  # rule G3.25
+    host = Host(mock_clock)
+    old = host.stable(instance_id="i")
+    new = host.joined(instance_id="i")
+    assert (new.error, new.member_id == old.member_id) == (ErrorCode.NONE, False)
+    host.advance(TIMEOUT_MS - 1)
+    assert list(host.group().members) == [new.member_id]
+    host.advance(2)
+    assert host.group().members == {}
+
+
+async def test_a_parked_member_that_is_heard_of_has_no_timer(mock_clock: MockClock) -> None:  # rule G12.8
+    host = Host(mock_clock)
+    first = host.join(**LONG)
+    second = host.join(**LONG)
+    host.advance(2 * DELAY_MS + 1)
+    joined = host.join(first.answer.member_id, protocols=(("range", b"other"),), **LONG)
+    assert joined.is_parked
+    assert waiting(host)[0] == 2
+    member_id, generation = first.answer.member_id, second.answer.generation
+    assert host.heartbeat(member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert waiting(host)[0] == 1
+
+
 async def test_all_that_is_parked_is_answered_when_the_group_is_led_elsewhere(mock_clock: MockClock) -> None:
     host = Host(mock_clock)
     host.stable(**LONG)

@@ -163,6 +163,21 @@ async def test_a_timeout_of_zero(purgatory: Purgatory[str, Operation]) -> None:
     assert (operation.ends, purgatory.delayed) == (["completed", "expired"], 0)
 
 
+async def test_a_timeout_begins_again(
+    purgatory: Purgatory[str, Operation], timer: Timer, autojump_clock: MockClock
+) -> None:
+    operation = Operation(100)
+    purgatory.try_complete_or_watch(operation, ["key"])
+    await trio.sleep(0.06)
+    purgatory.restart(operation, 100)
+    assert (timer.size, purgatory.watched, purgatory.delayed) == (1, 1, 1)
+    await trio.sleep(0.09)
+    assert operation.ends == []
+    await trio.sleep(0.02)
+    assert operation.ends == ["completed", "expired"]
+    assert (timer.size, purgatory.delayed) == (0, 0)
+
+
 async def test_what_was_completed_elsewhere_is_purged(timer: Timer) -> None:
     """Rules B2.4, B2.5."""
     purgatory: Purgatory[str, Operation] = Purgatory(timer, purge_interval=10)
