@@ -130,7 +130,7 @@ async def test_what_a_reader_does_not_take_at_once_is_written_later(nursery) -> 
     for done in range(2):
         await wait_all_tasks_blocked()
         large = os.urandom(1 << 23)  # more than the buffers hold
-        park.parked[done].respond_encoded(bytes(4) + large, 0)
+        park.parked[done].respond_encoded(bytes(4) + large, {0: 1})
         with trio.fail_after(10):
             assert (await client.receive_frame())[4:] == large
     ours.close()
