@@ -527,7 +527,7 @@ def test_bounces_by_broker_epoch_and_by_name(spark):
         ("b", 1, [1, 3]),
         ("a", 1, [3]),
     ]
-    rows = run("bounces", of(spark, live=live)._replace(exchanges=epochs))
+    rows = run("bounces", of(spark, live=live)._replace(controls=epochs))
     assert columns(rows, "broker_id from_epoch to_epoch packet") == [(1, 10, 40, 3), (3, None, None, 3)]
 
 
