@@ -195,15 +195,17 @@ class _Job:
         quality = self._quality()
         self._progress("analysing")
         endpoints = self._keep(reassembly.endpoints(self._decoded))
-        connections = self._keep(reassembly.connections(self._decoded))
-        frames = inputs.frames(
-            self._keep(reassembly.at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports)),
-            self._keep(reassembly.at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports)),
-            self._keep(reassembly.live_brokers(self._decoded)),
-            connections,
-            self._keep,
-            is_long=not self._small,
-        )
+        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
+            exchanges, partitions, live_brokers, connections = pool.map(
+                self._keep,
+                (
+                    reassembly.at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports),
+                    reassembly.at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports),
+                    reassembly.live_brokers(self._decoded),
+                    reassembly.connections(self._decoded),
+                ),
+            )
+        frames = inputs.frames(exchanges, partitions, live_brokers, connections, self._keep, is_long=not self._small)
         wanted = {name: analysis for name, analysis in ANALYSES.items() if name in only}
         queries = {name: analysis.run for name, analysis in wanted.items()}
         queries["endpoints"] = lambda _: endpoints.orderBy("broker_id", "listener", "first_time")

@@ -28,11 +28,13 @@ class Frames(NamedTuple):
     """The input of an analysis: see ``captures.spark.reassembly``.
 
     ``exchanges`` and ``partitions`` have the columns that ``at_listeners`` adds: ``broker_id``, ``listener``,
-    ``broker``. Several analyses share ``states`` (``common.accepted_states``), ``leaders`` (``common.leader_changes``),
-    ``versions`` (``common.state_versions``) and ``moves`` (``outages.moves``). ``inputs.frames`` makes them.
+    ``broker``. Several analyses share ``controls`` (the exchanges of control requests), ``states``
+    (``common.accepted_states``), ``leaders`` (``common.leader_changes``), ``versions`` (``common.state_versions``) and
+    ``moves`` (``outages.moves``). ``inputs.frames`` makes them.
     """
 
     exchanges: DataFrame
+    controls: DataFrame
     partitions: DataFrame
     live_brokers: DataFrame
     connections: DataFrame

@@ -32,7 +32,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     refused = f.coalesce(f.col("error_code").isin(*STALE), f.lit(False))
-    with_epochs = of.exchanges.where("is_control and broker_epoch >= 0 and broker_id is not null").where(~refused)
+    with_epochs = of.controls.where("broker_epoch >= 0 and broker_id is not null").where(~refused)
     known = with_epochs.select("broker_id").distinct()
     by_name = _by_name(of.live_brokers, is_long=of.is_long).join(known, "broker_id", "left_anti")
     return as_table(TABLE, _by_epoch(with_epochs).unionByName(by_name)).orderBy("back_time", "broker_id")

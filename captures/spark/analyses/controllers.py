@@ -61,7 +61,7 @@ _STEPS = 1000
 
 
 def run(of: Frames) -> DataFrame:
-    sent = of.exchanges.where("is_control and controller_epoch is not null")
+    sent = of.controls.where("controller_epoch is not null")
     place = f.struct("time", "packet", "file")
     ends = f.array(f.min(place), f.max(place))
     seen = sent.groupBy("controller_epoch", "controller_id").agg(
@@ -88,7 +88,7 @@ def run(of: Frames) -> DataFrame:
 
 def ticks(of: Frames) -> DataFrame:
     """Control requests over time: those of one kind within one step are one row."""
-    sent = of.exchanges.where("is_control and controller_epoch is not null")
+    sent = of.controls.where("controller_epoch is not null")
     micros = f.unix_micros("time")
     step = sent.agg(((f.max(micros) - f.min(micros)) / _STEPS + 1).cast("bigint").alias("step"))
     counted = (

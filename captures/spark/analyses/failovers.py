@@ -67,36 +67,28 @@ def run(of: Frames) -> DataFrame:
     during = f.col("phase") == "during"
     is_bad = f.col("errors").isNotNull() | f.col("response_time").isNull()
     is_hit = during & (is_bad | f.col("hit").isNotNull())
-    damage = f.when(is_hit, f.when(is_bad, 1e12).otherwise(f.col("latency_ms"))).otherwise(-1.0)
-    worst = Window.partitionBy(*_KEY).orderBy(damage.desc(), "time", "packet")
-    named = is_hit & (f.col("nth") <= _NAMED)
-    places = f.array_sort(f.collect_list(f.when(named, f.struct("nth", "packet", "file"))))
-    shares = f.array(f.lit(0.5), f.lit(0.99))
-    measured = [f.count_if(during & f.col("errors").isNotNull()).alias("failed"),
-                f.count_if(during & f.col("response_time").isNull()).alias("unanswered")]  # fmt: skip
-    for phase in ("before", "during", "after"):
-        latency = f.when(f.col("phase") == phase, f.col("latency_ms"))
-        measured += [
-            f.count_if(f.col("phase") == phase).alias(f"{phase}_requests"),
-            f.percentile(latency, shares).alias(phase),
-            f.max(latency).alias(f"{phase}_max_ms"),
-        ]
+    shares = f.percentile("latency_ms", f.array(f.lit(0.5), f.lit(0.99)))
     counted = (
-        calls.withColumn("nth", f.row_number().over(worst))
-        .groupBy(*_KEY)
-        .agg(*measured, places.alias("places"))
-        .where("during_requests > 0")
-        .withColumns(
-            {f"{phase}_{name}": f.col(phase)[i] for phase in ("before", "during", "after")
-             for i, name in enumerate(("p50_ms", "p99_ms"))}
+        calls.groupBy(*_KEY)
+        .pivot("phase", ["before", "during", "after"])
+        .agg(
+            f.count(f.lit(1)).alias("requests"),
+            shares[0].alias("p50_ms"),
+            shares[1].alias("p99_ms"),
+            f.max("latency_ms").alias("max_ms"),
+            f.count("errors").alias("failed"),
+            f.count_if(f.col("response_time").isNull()).alias("unanswered"),
         )
-        .withColumns({"packets": f.col("places.packet"), "files": f.col("places.file"), "is_replica": is_replica()})
-    )  # fmt: skip
-    topics = _topics(calls.where(is_hit), topic_names(of.partitions))
-    joined = counted.join(topics, [counted[name].eqNullSafe(topics[name]) for name in _KEY], "left").select(
+        .where("during_requests > 0")
+        .withColumnsRenamed({"during_failed": "failed", "during_unanswered": "unanswered"})
+        .fillna(0, ["before_requests", "after_requests"])
+        .withColumn("is_replica", is_replica())
+    )
+    damage = f.when(is_bad, 1e12).otherwise(f.col("latency_ms"))
+    hits = _hits(calls.where(is_hit).withColumn("damage", damage), topic_names(of.partitions))
+    joined = counted.join(hits, [counted[name].eqNullSafe(hits[name]) for name in _KEY], "left").select(
         *(counted[name] for name in counted.columns),
-        f.coalesce(topics["hit"], f.array()).alias("hit"),
-        f.coalesce(topics["hit_ms"], f.array()).alias("hit_ms"),
+        *(f.coalesce(hits[name], f.array()).alias(name) for name in ("hit", "hit_ms", "packets", "files")),
     )
     lost = f.col("failed") + f.col("unanswered")
     worst_first = (lost.desc(), f.desc_nulls_last("during_max_ms"))
@@ -161,23 +153,32 @@ def _slot(time: str | SqlColumn) -> SqlColumn:
     return f.floor(f.unix_seconds(time) / _AROUND_S)
 
 
-def _topics(calls: DataFrame, names: DataFrame) -> DataFrame:
-    """Which topics were hit, and how long."""
+def _hits(calls: DataFrame, names: DataFrame) -> DataFrame:
+    """Which topics were hit, and how long; and the worst of ``calls``."""
+    worst = Window.partitionBy(*_KEY).orderBy(f.desc("damage"), "time", "packet")
     lasting = (
         f.unix_micros(f.max(f.coalesce("response_time", f.greatest("until", "time")))) - f.unix_micros(f.min("time"))
     ) / 1000.0  # fmt: skip
+    named = f.when(f.col("nth") <= _NAMED, f.struct("nth", "packet", "file"))
     by_topic = (
-        calls.select(*_KEY, "time", "response_time", f.explode("hit.topic").alias("topic"))
+        calls.withColumn("nth", f.row_number().over(worst))
+        .select(*_KEY, "time", "response_time", "nth", "packet", "file", f.explode_outer("hit.topic").alias("topic"))
         .join(names, f.col("topic") == f.col("topic_id"), "left")
         .withColumn("topic", f.coalesce("topic_name", "topic"))
         .groupBy(*_KEY, "topic")
-        .agg(lasting.alias("ms"))
+        .agg(lasting.alias("ms"), f.collect_set(named).alias("named"))
         .groupBy(*_KEY)
-        .agg(f.array_sort(f.collect_list(f.struct((-f.col("ms")).alias("less"), "topic"))).alias("topics"))
+        .agg(
+            f.array_sort(
+                f.collect_list(f.when(f.col("topic").isNotNull(), f.struct((-f.col("ms")).alias("less"), "topic")))
+            ).alias("topics"),
+            f.array_sort(f.array_distinct(f.flatten(f.collect_list("named")))).alias("places"),
+        )
     )
     return by_topic.select(
-        *_KEY, f.col("topics.topic").alias("hit"), f.transform("topics.less", lambda less: -less).alias("hit_ms")
-    )
+        *_KEY, f.col("topics.topic").alias("hit"), f.transform("topics.less", lambda less: -less).alias("hit_ms"),
+        f.col("places.packet").alias("packets"), f.col("places.file").alias("files"),
+    )  # fmt: skip
 
 
 def suffered(row: Any) -> bool:

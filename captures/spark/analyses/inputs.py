@@ -16,7 +16,8 @@ def frames(
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame, *, is_long: bool = False,
 ) -> Frames:  # fmt: skip
     """``keep`` caches what several analyses share."""
+    controls = keep(exchanges.where("is_control"))
     states = keep(accepted_states(partitions))
     leaders, versions = keep(leader_changes(states)), keep(state_versions(states))
     moves = keep(outages.moves(exchanges, connections, leaders, is_long=is_long))
-    return Frames(exchanges, partitions, live_brokers, connections, states, leaders, versions, moves, is_long)
+    return Frames(exchanges, controls, partitions, live_brokers, connections, states, leaders, versions, moves, is_long)

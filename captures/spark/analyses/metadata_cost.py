@@ -31,7 +31,7 @@ TABLE = Table(
 def run(of: Frames) -> DataFrame:
     who = ["controller_id", "controller_epoch"]
     sent = (
-        of.exchanges.where((f.col("api_key") == UPDATE_METADATA) & f.col("controller_epoch").isNotNull())
+        of.controls.where((f.col("api_key") == UPDATE_METADATA) & f.col("controller_epoch").isNotNull())
         .groupBy(*who)
         .agg(
             f.count("*").alias("requests"),

@@ -31,7 +31,7 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    sent = of.exchanges.where("is_control and controller_epoch is not null")
+    sent = of.controls.where("controller_epoch is not null")
     began = sent.groupBy(f.col("controller_id").alias("later_id"), f.col("controller_epoch").alias("later_epoch")).agg(
         f.min("time").alias("began")
     )

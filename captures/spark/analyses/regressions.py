@@ -45,13 +45,13 @@ _STALE_LEADER = ErrorCode.STALE_CONTROLLER_EPOCH
 
 def run(of: Frames) -> DataFrame:
     columns = [column.name for column in TABLE.columns]
-    controllers, leaders = _controller_epochs(of.exchanges, is_long=of.is_long), _leader_epochs(of.states)
+    controllers, leaders = _controller_epochs(of.controls, is_long=of.is_long), _leader_epochs(of.states)
     down = controllers.select(*columns).unionByName(leaders.select(*columns)).where("found < highest")
     return as_table(TABLE, down).orderBy("time", "packet", "topic", "partition")
 
 
-def _controller_epochs(exchanges: DataFrame, *, is_long: bool) -> DataFrame:
-    requests = exchanges.where("is_control and controller_epoch is not null").withColumns(
+def _controller_epochs(controls: DataFrame, *, is_long: bool) -> DataFrame:
+    requests = controls.where("controller_epoch is not null").withColumns(
         {
             "refused": f.coalesce(f.col("error_code").isin(*STALE), f.lit(False)),
             "found": f.col("controller_epoch"),

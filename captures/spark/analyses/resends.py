@@ -32,7 +32,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     keys = ("api", "broker", "controller_id", "controller_epoch", "broker_epoch", "content")
-    control = of.exchanges.where("is_control and content is not null")
+    control = of.controls.where("content is not null")
     counted = (
         numbered(control, *keys)
         .groupBy(*keys)

@@ -34,9 +34,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     slowest = Window.partitionBy("api", "broker").orderBy(f.desc("latency_ms"), "time")
-    ranked = of.exchanges.where("is_control and latency_ms is not null").withColumn(
-        "rank", f.row_number().over(slowest)
-    )
+    ranked = of.controls.where("latency_ms is not null").withColumn("rank", f.row_number().over(slowest))
     return as_table(TABLE, ranked.where(f"rank <= {_ROWS}")).orderBy(f.desc("latency_ms"), "time")
 
 

@@ -31,7 +31,7 @@ def run(of: Frames) -> DataFrame:
         (f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH) & (f.col("response_error_code") == 0)
     )
     request = ["file", "packet", "server", "server_port", "controller_id", "controller_epoch"]
-    who = of.exchanges.where("is_control").select(*request, "broker").distinct()
+    who = of.controls.select(*request, "broker").distinct()
     counted = (
         stale.groupBy(*request)
         .agg(f.count("*").alias("partitions"))

@@ -36,7 +36,7 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    sent = of.exchanges.where("is_control and controller_epoch is not null")
+    sent = of.controls.where("controller_epoch is not null")
     began = sent.groupBy(f.col("controller_epoch").alias("later_epoch")).agg(f.min("time").alias("began"))
     late = (
         sent.where(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH)

@@ -391,6 +391,20 @@ def test_what_clients_felt_of_a_failover(spark):
     assert calm.hit == ("t",)  # late, but as ever
 
 
+def test_a_request_that_hit_two_topics_is_cited_once(spark):
+    given = [
+        {"time": 20, "api": "AlterPartition", "is_control": False, "sender_broker_id": 1},
+        {"time": 21, "api": "Produce", "is_control": False, "client_id": "p", "client": "a"},
+    ]
+    states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 23, "leader": 2, "leader_epoch": 1}]
+    frames = of(spark, given, states)
+    topics = [f.struct(f.lit(topic).alias("topic"), f.lit(1).alias("partition")) for topic in "tu"]
+    both = f.array(*topics).cast(spark_type(DECODED.schema.field("hit").type))
+    exchanges = frames.exchanges.withColumn("hit", f.when(f.col("api") == "Produce", both))
+    (row,) = told_rows("failovers", ANALYSES["failovers"].run(frames._replace(exchanges=exchanges)))
+    assert (row.hit, row.packets) == (("t", "u"), (2,))
+
+
 def test_a_death_soon_after_a_planned_move_is_a_failover_of_its_own(spark):
     """The broker hands one partition over at 20, and is gone from 22 on."""
     life = {"api": "AlterPartition", "is_control": False, "sender_broker_id": 1}
@@ -527,7 +541,7 @@ def test_bounces_by_broker_epoch_and_by_name(spark):
         ("b", 1, [1, 3]),
         ("a", 1, [3]),
     ]
-    rows = run("bounces", of(spark, live=live)._replace(exchanges=epochs))
+    rows = run("bounces", of(spark, live=live)._replace(controls=epochs))
     assert columns(rows, "broker_id from_epoch to_epoch packet") == [(1, 10, 40, 3), (3, None, None, 3)]
 
 
