@@ -30,16 +30,33 @@ def find_java() -> str:
     if found is None or not Path(found).exists():
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no `java` on the PATH"
         raise JavaMissing(f"Java {MINIMUM} or later is needed and {where}: {INSTALL}.")
-    try:
-        ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise JavaMissing(f"Java {MINIMUM} or later is needed and {found} does not run ({e}): {INSTALL}.") from None
-    version = java_version(ran.stderr + ran.stdout)
+    version = _release(found)
+    if version is None:
+        version = _printed_version(found)
     if version is None:
         raise JavaMissing(f"Java {MINIMUM} or later is needed and `{found} -version` names no version: {INSTALL}.")
     if version < MINIMUM:
         raise JavaMissing(f"Java {MINIMUM} or later is needed and {found} is Java {version}: {INSTALL}.")
     return found
+
+
+def _release(java: str) -> int | None:
+    """What the file `release` of its installation says, which is a tenth of a second faster than to ask `java`."""
+    try:
+        text = Path(java_home(java), "release").read_text(errors="replace")
+    except OSError:
+        return None
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def _printed_version(java: str) -> int | None:
+    """Raises JavaMissing if it does not run."""
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise JavaMissing(f"Java {MINIMUM} or later is needed and {java} does not run ({e}): {INSTALL}.") from None
+    return java_version(ran.stderr + ran.stdout)
 
 
 def java_home(java: str) -> str:

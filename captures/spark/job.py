@@ -27,7 +27,7 @@ from kce.captures.spark.compare import Comparison, compare
 from kce.captures.spark.exports import check_report, write_report
 from kce.captures.spark.incidents import incidents
 from kce.captures.spark.schemas import spark_schema
-from kce.captures.spark.session import is_submitted, local_session
+from kce.captures.spark.session import is_submitted, keep_java_objects, local_session
 from kce.captures.spark.source import register
 from kce.captures.spark.tables import check_folder, write_tables
 from kce.captures.tables.rows import DECODED
@@ -98,6 +98,8 @@ def analyze(
         if spark is None:
             progress("starting Spark")
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
+            if brief:
+                keep_java_objects(spark)
         progress("reading and reassembling")
         decoded = None if decoding is None else decoding.result()
         try:

@@ -149,6 +149,12 @@ def local_session(
             spark.stop()
 
 
+def keep_java_objects(spark: SparkSession) -> None:
+    """For a session that ends after one small capture: Python would tell Java some 5,000 times of an object that it is
+    done with."""
+    spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
+
+
 def unix_sockets(folder: str) -> dict[str, Any]:
     """Settings that put the sockets between Spark's JVM and Python in ``folder``, instead of on ports.
 

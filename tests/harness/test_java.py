@@ -40,6 +40,20 @@ def test_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("version", "named"), [("11.0.2", "Java 11"), ("1.8.0_402", "Java 8"), ("17.0.15", None)])
+def test_the_release_of_the_installation_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, named: str | None
+) -> None:
+    java = fake_java(tmp_path, "it is not asked")
+    (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if named is None:
+        assert find_java() == str(java)
+    else:
+        with pytest.raises(JavaMissing, match=f"is {named}: install"):
+            find_java()
+
+
 def test_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
