@@ -23,6 +23,9 @@ _AROUND_S = 10
 #: How long a request may be in flight, and how long a failover without a new leader is looked at.
 _MOST_IN_FLIGHT_S, _OPEN_S = 120, 60
 
+#: A request of the last second of the capture may be answered after it.
+_UNDER_WAY_S = 1
+
 #: Requests that a row names.
 _NAMED = 20
 
@@ -121,6 +124,7 @@ def _calls(of: Frames) -> DataFrame:
         .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
         .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
         .drop("planned", "number", "last", "is_open")
+        .crossJoin(of.exchanges.agg(f.max(f.coalesce("response_time", "time")).alias("capture_end")))
     )
     # joined by slots of time, for there may be many of both
     slot = f.sequence(
@@ -131,9 +135,11 @@ def _calls(of: Frames) -> DataFrame:
         _slot("time").alias("slot"),
     )  # fmt: skip
     answered = f.col("response_time")
+    is_lost = answered.isNull() & (f.col("time") < _later("capture_end", -_UNDER_WAY_S))
     phase = (
         f.when(f.col("time") > f.col("end"), "after")
-        .when(answered.isNull() & (f.col("time") >= _later("begin", -_AROUND_S)), "during")
+        .when(is_lost & (f.col("time") >= _later("begin", -_AROUND_S)), "during")
+        .when(answered.isNull(), f.lit(None))
         .when(answered >= f.col("begin"), "during")
         .when(f.col("time") >= _later("begin", -_AROUND_S), "before")
     )

@@ -395,6 +395,7 @@ def test_a_request_that_hit_two_topics_is_cited_once(spark):
     given = [
         {"time": 20, "api": "AlterPartition", "is_control": False, "sender_broker_id": 1},
         {"time": 21, "api": "Produce", "is_control": False, "client_id": "p", "client": "a"},
+        {"time": 30, "api": "Metadata", "is_control": False},
     ]
     states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 23, "leader": 2, "leader_epoch": 1}]
     frames = of(spark, given, states)
@@ -403,6 +404,20 @@ def test_a_request_that_hit_two_topics_is_cited_once(spark):
     exchanges = frames.exchanges.withColumn("hit", f.when(f.col("api") == "Produce", both))
     (row,) = told_rows("failovers", ANALYSES["failovers"].run(frames._replace(exchanges=exchanges)))
     assert (row.hit, row.packets) == (("t", "u"), (2,))
+
+
+def test_what_is_under_way_when_the_capture_ends_is_not_lost(spark):
+    """No leader follows the one that died at 20."""
+    asked = {"api": "Fetch", "is_control": False, "client_id": "c", "client": "a"}
+    given = [
+        {"time": 20, "api": "AlterPartition", "is_control": False, "sender_broker_id": 1},
+        {**asked, "time": 21, "response_time": 21.5, "latency_ms": 500.0, "response_packet": 1, "response_file": "x"},
+        {**asked, "time": 22}, {**asked, "time": 28.5}, {"time": 29, "api": "Metadata", "is_control": False},
+    ]  # fmt: skip
+    states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 23, "leader": -1, "leader_epoch": 1}]
+    (row,) = told_rows("failovers", ANALYSES["failovers"].run(of(spark, given, states)))
+    assert (row.until, row.before_requests, row.during_requests, row.unanswered) == (None, 0, 2, 1)
+    assert row.packets == (3, 2)
 
 
 def test_a_death_soon_after_a_planned_move_is_a_failover_of_its_own(spark):
