@@ -225,6 +225,7 @@ async def test_access_control_lists(connect: Connect) -> None:
     answers = await other.write(forbidden)
     assert [type(a) for a in answers] == [NoAuth, NoAuth, NoAuth, type(None)]
     assert [str(a) for a in answers[:3]] == ["NoAuth: /mine/b", "NoAuth: /mine", "NoAuth: /mine/a"]
+    assert type((await other.write([SetData("/mine", b"", 7)]))[0]) is NoAuth  # whatever the version
     (refused,) = await other.set_acl(["/mine"], OPEN_ACL)
     assert isinstance(refused, NoAuth)
     assert value((await other.get_data(["/mine"]))[0]).data == b"/mine"
