@@ -17,7 +17,10 @@ import pytest
 from tests.test_mirror import covers, mirrored
 
 ROOT = Path(__file__).parent.parent
-QUIET = ("-q", "--fast", "--tb=no", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT))
+#: tests.judging limits the time, by the same timer as pytest-timeout
+QUIET = (
+    "-q", "--fast", "--tb=no", "-p", "no:cacheprovider", "--assert=plain", "--timeout=0", "--rootdir", str(ROOT)
+)  # fmt: skip
 
 
 def named(code: CodeType) -> tuple[str, str]:
