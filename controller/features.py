@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from kce.controller.errors import SUCCESS, OperationResult
 from kce.controller.runtime import ControllerRuntime
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import node_json, znodes
 from kce.zookeeper.model import FeatureUpdate, RegisteredBroker, UpgradeType
 from kce.zookeeper.store import SessionExpired
 
@@ -53,7 +53,7 @@ class Features:
         """Write /feature; returns the new version, or None if the content was the same."""
         wanted = znodes.encode_feature(self._ibp.feature_znode_version, enabled=enabled, features=features)
         found = await self._runtime.zk.get_feature()
-        if found is None or not znodes.is_same_json(found.data, wanted):
+        if found is None or not node_json.is_same_json(found.data, wanted):
             return await self._runtime.zk.put_feature(wanted, create=found is None)
         return None
 

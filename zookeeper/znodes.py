@@ -31,6 +31,21 @@ from kce.zookeeper.model import (
     TopicAssignment,
     TopicPartition,
 )
+from kce.zookeeper.node_json import (
+    BadZNode as BadZNode,
+)
+from kce.zookeeper.node_json import (
+    Malformed,
+    as_ids,
+    as_int,
+    as_list,
+    as_number,
+    as_object,
+    as_text,
+    is_json,
+    load,
+    malformed,
+)
 from kce.zookeeper.store import CREATOR_ALL_ACL, OPEN_ACL, READ_ACL, Acls
 
 CONTROLLER = "/controller"
@@ -68,8 +83,6 @@ TOP_LEVEL = (
 )
 
 _MAX_PORT = 2**16 - 1
-#: strings of the older versions of messages have lengths of 16 bits
-_MAX_STRING_BYTES = 2**15 - 1
 
 #: rule 1.13: content of /controller_epoch before the first election
 INITIAL_CONTROLLER_EPOCH = 0
@@ -86,62 +99,7 @@ def secure_acls(path: str) -> Acls:
     return CREATOR_ALL_ACL if path.startswith(_SENSITIVE) else CREATOR_ALL_ACL + READ_ACL
 
 
-class BadZNode(ValueError):
-    """Malformed content of a znode. The text names the path."""
-
-
-class _Malformed(ValueError):
-    """A value in a znode has another type, or is out of range."""
-
-
-# typed values of JSON: each raises _Malformed
-
-
-def _int(value: object, lowest: int = -(2**31), highest: int = 2**31 - 1) -> int:
-    """A number of JSON; by default, of 32 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-        raise _Malformed(f"{value!r:.100} is not a number from {lowest} to {highest}")
-    return value
-
-
-def _number(text: object, lowest: int = 0, highest: int = 2**31 - 1) -> int:
-    """A number that is a string in JSON, or the name of a node."""
-    if not isinstance(text, str) or not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 20:
-        raise _Malformed(f"{text!r:.100} is not a number")
-    return _int(int(text), lowest, highest)
-
-
-_partition_number = functools.lru_cache(maxsize=8192)(_number)
-
-
-def _ids(value: object) -> tuple[BrokerId, ...]:
-    if not isinstance(value, list):
-        raise _Malformed(f"{value!r:.100} is not a list")
-    return tuple(BrokerId(_int(i)) for i in value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value.encode()) > _MAX_STRING_BYTES:
-        raise _Malformed(f"{value!r:.100} is not a string of at most {_MAX_STRING_BYTES} bytes")
-    return value
-
-
-def _object(value: object) -> dict[str, Any]:
-    """Absent and null are empty."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _Malformed(f"{value!r:.100} is not an object")
-    return value
-
-
-def _list(value: object) -> list[Any]:
-    """Absent and null are empty."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise _Malformed(f"{value!r:.100} is not a list")
-    return value
+_partition_number = functools.lru_cache(maxsize=8192)(as_number)
 
 
 def numbered(names: Iterable[str]) -> list[int]:
@@ -149,17 +107,12 @@ def numbered(names: Iterable[str]) -> list[int]:
     found = []
     for name in names:
         try:
-            number = _number(name)
+            number = as_number(name)
         except ValueError:
             continue
         if name == str(number):
             found.append(number)
     return found
-
-
-def _malformed(path: str, error: Exception, data: bytes) -> BadZNode:
-    reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-    return BadZNode(f"{path} is malformed: {reason}, in {data[:200]!r}")
 
 
 def absolute(path: str) -> str:
@@ -213,23 +166,6 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
-def _is_json(data: bytes) -> bool:
-    try:
-        orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return False
-    return True
-
-
-def _load(data: bytes) -> dict[str, Any] | None:
-    """The JSON object in ``data``; None if it is not one."""
-    try:
-        obj = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-    return obj if isinstance(obj, dict) else None
-
-
 # controller, rules 1.8-1.14
 
 
@@ -244,9 +180,9 @@ def decode_controller(data: bytes) -> BrokerId | None:
     except ValueError:
         return None
     try:
-        return BrokerId(_int(obj if isinstance(obj, int) else _object(obj)["brokerid"]))  # a number: rule 1.10
+        return BrokerId(as_int(obj if isinstance(obj, int) else as_object(obj)["brokerid"]))  # a number: rule 1.10
     except (KeyError, ValueError) as e:
-        raise _malformed(CONTROLLER, e, data) from None
+        raise malformed(CONTROLLER, e, data) from None
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -255,15 +191,15 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(data: bytes) -> ControllerEpoch:
     try:
-        return ControllerEpoch(_number(data.decode(), -(2**31)))
+        return ControllerEpoch(as_number(data.decode(), -(2**31)))
     except ValueError as e:
-        raise _malformed(CONTROLLER_EPOCH, e, data) from None
+        raise malformed(CONTROLLER_EPOCH, e, data) from None
 
 
 def kraft_controller_epoch(data: bytes) -> int:
     """The epoch of the KRaft controller that holds /controller during a migration; -1 if none does (rule 1.11)."""
     try:
-        return _int((_load(data) or {}).get("kraftControllerEpoch", -1))
+        return as_int((load(data) or {}).get("kraftControllerEpoch", -1))
     except ValueError:
         return -1
 
@@ -301,40 +237,43 @@ def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, j
 
 def decode_broker(broker: int, data: bytes) -> RegisteredBroker:
     """Raises BadZNode."""
-    obj = _load(data)
+    obj = load(data)
     try:
         if obj is None:
-            raise _Malformed("it is not a JSON object")
-        version = _int(obj["version"], lowest=1)
-        rack = None if obj.get("rack") is None else _text(obj["rack"])
+            raise Malformed("it is not a JSON object")
+        version = as_int(obj["version"], lowest=1)
+        rack = None if obj.get("rack") is None else as_text(obj["rack"])
         features = {
-            _text(name): (_int(_object(levels)["min_version"], 0, 2**15 - 1), _int(levels["max_version"], 0, 2**15 - 1))
-            for name, levels in _object(obj.get("features")).items()
+            as_text(name): (
+                as_int(as_object(levels)["min_version"], 0, 2**15 - 1),
+                as_int(levels["max_version"], 0, 2**15 - 1),
+            )
+            for name, levels in as_object(obj.get("features")).items()
         }
         if version == 1:
-            port = _int(obj["port"], 0, _MAX_PORT)
-            endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "PLAINTEXT", _text(obj["host"]), port),)
+            port = as_int(obj["port"], 0, _MAX_PORT)
+            endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "PLAINTEXT", as_text(obj["host"]), port),)
         else:
             protocols = obj.get("listener_security_protocol_map")
-            by_listener = None if protocols is None else {k.upper(): v for k, v in _object(protocols).items()}
-            endpoints = tuple(decode_endpoint(text, by_listener) for text in _list(obj["endpoints"]))
+            by_listener = None if protocols is None else {k.upper(): v for k, v in as_object(protocols).items()}
+            endpoints = tuple(decode_endpoint(text, by_listener) for text in as_list(obj["endpoints"]))
         return RegisteredBroker(BrokerId(broker), endpoints, rack, features, obj.get(_CONTROLLER_ONLY) is True)
     except (KeyError, ValueError) as e:
-        raise _malformed(broker_path(broker), e, data) from None
+        raise malformed(broker_path(broker), e, data) from None
 
 
 def decode_endpoint(text: object, protocols: Mapping[str, object] | None) -> Endpoint:
     """``LISTENER://host:port``, with the security protocol of ``protocols``; for None, the listener's name is that of
     its protocol (1.19). Raises ValueError."""
-    listener, separator, address = _text(text).partition("://")
+    listener, separator, address = as_text(text).partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon:
-        raise _Malformed(f"{text!r:.100} is not LISTENER://host:port")
+        raise Malformed(f"{text!r:.100} is not LISTENER://host:port")
     listener = listener.upper()
-    protocol = _text(listener if protocols is None else protocols.get(listener)).upper()
+    protocol = as_text(listener if protocols is None else protocols.get(listener)).upper()
     if protocol not in SECURITY_PROTOCOLS.values():
-        raise _Malformed(f"listener {listener} has no known security protocol, but {protocol!r:.100}")
-    return Endpoint(listener, protocol, host.strip("[]"), _number(port, 0, _MAX_PORT))
+        raise Malformed(f"listener {listener} has no known security protocol, but {protocol!r:.100}")
+    return Endpoint(listener, protocol, host.strip("[]"), as_number(port, 0, _MAX_PORT))
 
 
 # topics and partitions, rules 1.25-1.29
@@ -363,32 +302,32 @@ def encode_topic(topic_id: UUID | None, partitions: Mapping[int, ReplicaAssignme
 def _assignments(lists: Collection[object]) -> Iterator[ReplicaAssignment]:
     """Equal ones, of which a cluster has many, are one object."""
     if not {list}.issuperset(map(type, lists)) or not {int}.issuperset(map(type, chain.from_iterable(lists))):  # type: ignore[arg-type]
-        raise _Malformed(f"{lists!r:.100} are not lists of numbers")
+        raise Malformed(f"{lists!r:.100} are not lists of numbers")
     return map(_assignment, map(tuple, lists))  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=8192)
 def _assignment(replicas: tuple[int, ...]) -> ReplicaAssignment:
-    return ReplicaAssignment(tuple(BrokerId(_int(broker)) for broker in replicas))
+    return ReplicaAssignment(tuple(BrokerId(as_int(broker)) for broker in replicas))
 
 
 def decode_topic(topic: str, data: bytes) -> TopicAssignment:
     """Content that is not JSON is an empty assignment (1.26). Raises BadZNode."""
-    obj = _load(data) or {}
+    obj = load(data) or {}
     try:
         text = obj.get("topic_id")
-        adding, removing = _object(obj.get("adding_replicas")), _object(obj.get("removing_replicas"))
-        listed = _object(obj.get("partitions"))
+        adding, removing = as_object(obj.get("adding_replicas")), as_object(obj.get("removing_replicas"))
+        listed = as_object(obj.get("partitions"))
         numbers = map(_partition_number, listed)
         unsorted = dict(zip(numbers, _assignments(listed.values()), strict=True))
         partitions = dict(sorted(unsorted.items()))
         for p in adding.keys() | removing.keys():
             if p in listed:
-                replicas, added, removed = (_ids(of.get(p, [])) for of in (listed, adding, removing))
+                replicas, added, removed = (as_ids(of.get(p, [])) for of in (listed, adding, removing))
                 partitions[_partition_number(p)] = ReplicaAssignment(replicas, added, removed)
-        return TopicAssignment(topic, decode_topic_id(_text(text)) if text else None, partitions)
+        return TopicAssignment(topic, decode_topic_id(as_text(text)) if text else None, partitions)
     except ValueError as e:
-        raise _malformed(topic_path(topic), e, data) from None
+        raise malformed(topic_path(topic), e, data) from None
 
 
 @functools.lru_cache(maxsize=8192)  # many partitions have equal leaders, ISRs and epochs
@@ -405,18 +344,18 @@ def encode_partition_state(leadership: Leadership) -> bytes:
 @functools.lru_cache(maxsize=8192)  # as above
 def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | None:
     """None for malformed content (6.14 calls that "no leader/isr information")."""
-    obj = _load(data)
+    obj = load(data)
     try:
         if obj is None:
             return None
         state = LeaderAndIsr(
-            BrokerId(_int(obj["leader"])),
-            _ids(obj["isr"]),
-            _int(obj["leader_epoch"]),
-            _int(obj.get("leader_recovery_state", RECOVERED), RECOVERED, RECOVERING),
+            BrokerId(as_int(obj["leader"])),
+            as_ids(obj["isr"]),
+            as_int(obj["leader_epoch"]),
+            as_int(obj.get("leader_recovery_state", RECOVERED), RECOVERED, RECOVERING),
             partition_epoch,
         )
-        return Leadership(state, ControllerEpoch(_int(obj["controller_epoch"])))
+        return Leadership(state, ControllerEpoch(as_int(obj["controller_epoch"])))
     except (KeyError, ValueError):
         return None
 
@@ -436,15 +375,15 @@ def encode_config_change(kind: str, name: str) -> bytes:
 def decode_config(path: str, data: bytes) -> dict[str, str]:
     """Missing data, and content that is not JSON, mean no overrides (1.34). Raises BadZNode."""
     try:
-        return {k: str(v) for k, v in _object((_load(data) or {}).get("config")).items()}
+        return {k: str(v) for k, v in as_object((load(data) or {}).get("config")).items()}
     except ValueError as e:
-        raise _malformed(path, e, data) from None
+        raise malformed(path, e, data) from None
 
 
 def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
     """(entity type, entity) of a notification in /config/changes; for a user's client the entity is "user/clients/id"
     (1.35). Raises BadZNode."""
-    obj = _load(data) or {}
+    obj = load(data) or {}
     try:
         if obj["version"] == 1 and obj["entity_type"] in ("topics", "clients"):
             return obj["entity_type"], str(obj["entity_name"])
@@ -463,7 +402,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(data: bytes) -> str:
     """Raises BadZNode."""
-    obj = _load(data)
+    obj = load(data)
     if obj is None or not isinstance(obj.get("id"), str):
         raise BadZNode(f"{CLUSTER_ID} has no id: {data[:100]!r}")
     return str(obj["id"])
@@ -478,22 +417,17 @@ def encode_feature(version: int, *, enabled: bool, features: Mapping[str, int]) 
 
 def decode_feature(data: bytes) -> tuple[bool, dict[str, int]]:
     """(enabled, finalized level by feature). Raises BadZNode."""
-    obj = _load(data)
+    obj = load(data)
     try:
         if obj is None or (version := obj["version"]) not in (1, 2) or obj["status"] not in (0, 1):
-            raise _Malformed("neither version 1 nor 2, or no status")
+            raise Malformed("neither version 1 nor 2, or no status")
         levels = {}
-        for name, entry in _object(obj["features"]).items():
-            lowest = _int(_object(entry)["min_version_level"], 1, 2**15 - 1) if version == 1 else 1
-            levels[_text(name)] = _int(_object(entry)["max_version_level"], lowest, 2**15 - 1)
+        for name, entry in as_object(obj["features"]).items():
+            lowest = as_int(as_object(entry)["min_version_level"], 1, 2**15 - 1) if version == 1 else 1
+            levels[as_text(name)] = as_int(as_object(entry)["max_version_level"], lowest, 2**15 - 1)
         return bool(obj["status"]), levels
     except (KeyError, ValueError) as e:
-        raise _malformed(FEATURE, e, data) from None
-
-
-def is_same_json(one: bytes, other: bytes) -> bool:
-    """Whether both are the same JSON object."""
-    return (obj := _load(one)) is not None and obj == _load(other)
+        raise malformed(FEATURE, e, data) from None
 
 
 def decode_partition_list(path: str, data: bytes) -> list[TopicPartition]:
@@ -501,16 +435,16 @@ def decode_partition_list(path: str, data: bytes) -> list[TopicPartition]:
 
     Raises BadZNode."""
     try:
-        if (obj := _load(data)) is None and _is_json(data):
-            raise _Malformed("it is not a JSON object")
-        return [_partition(p) for p in _list((obj or {}).get("partitions"))]
+        if (obj := load(data)) is None and is_json(data):
+            raise Malformed("it is not a JSON object")
+        return [_partition(p) for p in as_list((obj or {}).get("partitions"))]
     except (KeyError, ValueError) as e:
-        raise _malformed(path, e, data) from None
+        raise malformed(path, e, data) from None
 
 
 def _partition(value: object) -> TopicPartition:
-    obj = _object(value)
-    return TopicPartition(_text(obj["topic"]), _int(obj["partition"]))
+    obj = as_object(value)
+    return TopicPartition(as_text(obj["topic"]), as_int(obj["partition"]))
 
 
 def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
@@ -527,7 +461,7 @@ def encode_log_dir_event(broker: int) -> bytes:
 def decode_log_dir_event(data: bytes) -> BrokerId | None:
     """The broker whose log directory failed (1.33)."""
     try:
-        return BrokerId(_int((_load(data) or {}).get("broker")))
+        return BrokerId(as_int((load(data) or {}).get("broker")))
     except ValueError:
         return None
 
@@ -540,13 +474,13 @@ def encode_partition_reassignment(targets: Mapping[TopicPartition, Iterable[Brok
 
 def decode_partition_reassignment(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     """Raises BadZNode."""
-    obj = _load(data)
+    obj = load(data)
     try:
         if obj is None:
-            raise _Malformed("it is not a JSON object")
-        return {_partition(p): _ids(p["replicas"]) for p in _list(obj.get("partitions"))}
+            raise Malformed("it is not a JSON object")
+        return {_partition(p): as_ids(p["replicas"]) for p in as_list(obj.get("partitions"))}
     except (KeyError, ValueError) as e:
-        raise _malformed(REASSIGN_PARTITIONS, e, data) from None
+        raise malformed(REASSIGN_PARTITIONS, e, data) from None
 
 
 def encode_producer_id_block(block: ProducerIdsBlock) -> bytes:
@@ -558,9 +492,9 @@ def encode_producer_id_block(block: ProducerIdsBlock) -> bytes:
 
 def decode_producer_id_block(data: bytes) -> ProducerIdsBlock:
     """Raises BadZNode."""
-    obj = _load(data) or {}
+    obj = load(data) or {}
     try:
-        first, last = (_number(obj[key], 0, 2**63 - 1) for key in ("block_start", "block_end"))
-        return ProducerIdsBlock(BrokerId(_int(obj["broker"])), first, last)
+        first, last = (as_number(obj[key], 0, 2**63 - 1) for key in ("block_start", "block_end"))
+        return ProducerIdsBlock(BrokerId(as_int(obj["broker"])), first, last)
     except (KeyError, ValueError) as e:
-        raise _malformed(PRODUCER_ID_BLOCK, e, data) from None
+        raise malformed(PRODUCER_ID_BLOCK, e, data) from None

@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 from kce.wire.metadata_version import LATEST, MetadataVersion
-from kce.zookeeper import assignment, security_nodes, znodes
+from kce.zookeeper import assignment, node_json, security_nodes, znodes
 from kce.zookeeper.model import (
     BrokerId,
     ControllerEpoch,
@@ -115,7 +115,7 @@ async def nodes(script: Script) -> None:
         for damaged in damages(data):
             await note(f"{name} {damaged!r}", lambda d=decode, x=damaged: d(x))  # type: ignore[misc]
     for one, other in ((b'{"a":1,"b":2}', b'{"b":2,"a":1}'), (b"{}", b"[]"), (b"x", b"x"), (b"x", b"{}")):
-        await note(f"same {one!r} {other!r}", lambda a=one, b=other: znodes.is_same_json(a, b))  # type: ignore[misc]
+        await note(f"same {one!r} {other!r}", lambda a=one, b=other: node_json.is_same_json(a, b))  # type: ignore[misc]
     await note("numbers", lambda: znodes.numbered(["2", "10", "x", "-1", "01", "", "3000000000"]))
     for path in ("", "a", "/a"):
         await note(f"absolute {path}", lambda p=path: znodes.absolute(p))  # type: ignore[misc]

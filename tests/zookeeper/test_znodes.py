@@ -10,7 +10,7 @@ import pytest
 
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import znodes
+from kce.zookeeper import node_json, znodes
 from kce.zookeeper.model import (
     RECOVERING,
     BrokerId,
@@ -327,9 +327,9 @@ def test_requested_reassignments() -> None:  # rule 1.38
 
 
 def test_equal_json() -> None:
-    assert znodes.is_same_json(b'{"a":1,"b":2}', b'{ "b":2, "a":1 }')
+    assert node_json.is_same_json(b'{"a":1,"b":2}', b'{ "b":2, "a":1 }')
     for one, other in ((b'{"a":1}', b'{"a":2}'), (b"x", b"x"), (b"[1]", b"[1]"), (b"{}", b"x"), (b"{}", b"[]")):
-        assert not znodes.is_same_json(one, other)
+        assert not node_json.is_same_json(one, other)
 
 
 def test_paths() -> None:
