@@ -5,33 +5,34 @@ python -m kce.harness.archive_classes
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import trio
 
+from kce import class_archive
 from kce.harness.cluster import Cluster
 from kce.harness.embedded_zookeeper import SHORT_LIVED, archive, embedded_zookeeper, spark_jars
 
 
 def main() -> None:
+    if not class_archive.can_be_written():
+        print("This Java maps no archive of its own classes: ZooKeeper will start half a second slower.")
+        return
     archived = archive(spark_jars())
-    archived.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archived.parent) as folder:
-        written = Path(folder, archived.name)
-        trio.run(train, Path(folder), written)
-        written.replace(archived)
+    with class_archive.writing(archived) as written:
+        trio.run(train, written)
     print(archived)
 
 
-async def train(folder: Path, written: Path) -> None:
-    """Run a node with a topic at a ZooKeeper that writes the archive as it ends."""
+async def train(written: Path) -> None:
+    """Run a node with a topic at a ZooKeeper that writes the archive as it ends. Raises trio.TooSlowError."""
     jvm = (*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={written}")
-    async with (
-        embedded_zookeeper(folder, jvm=jvm, patience_s=60) as address,
-        Cluster(1, zookeeper=address) as cluster,
-    ):
-        await cluster.create_topic("training")
+    with trio.fail_after(class_archive.WRITING_TIMEOUT_S):
+        async with (
+            embedded_zookeeper(written.parent, jvm=jvm, patience_s=60) as address,
+            Cluster(1, zookeeper=address) as cluster,
+        ):
+            await cluster.create_topic("training")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from typing import IO
 from tests import own_network
 
 Process = subprocess.Popen[str]
+#: a process that runs for so long ends after the test that it runs: twice as long as on a busy machine
+LONGEST_S = 2700
 
 
 def main(arguments: list[str]) -> int:
-    pytest = [sys.executable, "-m", "pytest", *arguments]
+    pytest = [sys.executable, "-m", "pytest", f"--session-timeout={LONGEST_S}", *arguments]
     isolated = [sys.executable, "-m", "tests.own_network"]
     with ExitStack() as stack:
 

@@ -6,12 +6,9 @@ python -m kce.captures.spark.archive_classes
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from kce import wire
+from kce import class_archive, wire
 from kce.captures.record.recorder import Recorder
 from kce.captures.spark.class_archive import WRITTEN_TO, location
 from kce.captures.spark.job import analyze
@@ -20,17 +17,14 @@ from kce.captures.spark.session import BRIEF_JVM
 
 def main() -> None:
     """Write the archive: run all analyses, and wait for the JVM, which writes when it ends."""
+    if not class_archive.can_be_written():
+        print("This Java maps no archive of its own classes: `kce analyze` will start some seconds slower.")
+        return
     archive = location(BRIEF_JVM)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-        written = Path(folder, archive.name)
+    with class_archive.writing(archive) as written:
         run = "from kce.captures.spark.archive_classes import train; train()"
         # the JVM has the pipe of stdout until it ends
-        subprocess.run(
-            [sys.executable, "-c", run], cwd=folder, env={**os.environ, WRITTEN_TO: str(written)}, check=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        written.replace(archive)
+        class_archive.run([sys.executable, "-c", run], {**os.environ, WRITTEN_TO: str(written)}, written.parent)
     print(archive)
 
 

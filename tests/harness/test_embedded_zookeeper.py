@@ -12,6 +12,7 @@ import psutil
 import pytest
 import trio
 
+from kce import class_archive
 from kce.harness import archive_classes
 from kce.harness.embedded_zookeeper import embedded_zookeeper, four_letter_word, free_port
 from kce.harness.errors import HarnessError
@@ -65,5 +66,6 @@ async def test_zookeeper_maps_the_archive_of_its_classes(tmp_path: Path, monkeyp
 
     assert not [path for path in await mapped() if path.startswith(str(tmp_path))]  # there is none
     await trio.to_thread.run_sync(archive_classes.main)
-    (archive,) = (tmp_path / "cache").rglob("*.jsa")
-    assert str(archive) in await mapped()
+    archives = list((tmp_path / "cache").rglob("*.jsa"))
+    assert len(archives) == class_archive.can_be_written()
+    assert set(map(str, archives)) <= await mapped()
