@@ -104,6 +104,7 @@ def _calls(of: Frames) -> DataFrame:
     in_order = Window.partitionBy("from_leader", "planned").orderBy("began")
     together_us = outages.TOGETHER / datetime.timedelta(microseconds=1)
     apart = f.unix_micros("began") - f.unix_micros(f.lag("began").over(in_order)) > together_us
+    of_one_leader = Window.partitionBy("from_leader", "planned").orderBy("begin")
     failovers = (
         of.moves.withColumns(
             {
@@ -123,6 +124,7 @@ def _calls(of: Frames) -> DataFrame:
         )
         .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
         .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
+        .withColumn("earliest", f.greatest(_later("begin", -_AROUND_S), f.lag("begin").over(of_one_leader)))
         .drop("planned", "number", "last", "is_open")
         .crossJoin(of.exchanges.agg(f.max(f.coalesce("response_time", "time")).alias("capture_end")))
     )
@@ -132,13 +134,16 @@ def _calls(of: Frames) -> DataFrame:
     )
     calls = of.exchanges.where("api in ('Produce', 'Fetch') and answered").select(
         "client_id", "client", "api", "time", "packet", "file", "response_time", "latency_ms", "errors", "hit",
-        _slot("time").alias("slot"),
+        "broker_id", _slot("time").alias("slot"),
     )  # fmt: skip
     answered = f.col("response_time")
     is_lost = answered.isNull() & (f.col("time") < _later("capture_end", -_UNDER_WAY_S))
+    # what was sent before it got lost with the old leader, and not in an earlier failover
+    of_leader = f.coalesce(f.col("broker_id") == f.col("from_leader"), f.lit(True))
+    is_lost &= (f.col("time") >= f.col("begin")) | (of_leader & (f.col("time") >= f.col("earliest")))
     phase = (
         f.when(f.col("time") > f.col("end"), "after")
-        .when(is_lost & (f.col("time") >= _later("begin", -_AROUND_S)), "during")
+        .when(is_lost, "during")
         .when(answered.isNull(), f.lit(None))
         .when(answered >= f.col("begin"), "during")
         .when(f.col("time") >= _later("begin", -_AROUND_S), "before")

@@ -435,6 +435,25 @@ def test_a_death_soon_after_a_planned_move_is_a_failover_of_its_own(spark):
     assert spans == [(19.9, 20), (22, 25)]
 
 
+def test_a_lost_request_counts_in_the_failover_of_its_broker(spark):
+    """Broker 1 is gone from 20 on, its successor 2 from 25 on: each loses one that was sent before, and one later."""
+    life = {"api": "AlterPartition", "is_control": False}
+    asked = {"api": "Produce", "is_control": False, "client_id": "p", "client": "a"}
+    given = [
+        {"time": 20, **life, "sender_broker_id": 1}, {"time": 25, **life, "sender_broker_id": 2},
+        {"time": 18, **asked, "server_port": 1, "packet": 1}, {"time": 21, **asked, "server_port": 1, "packet": 2},
+        {"time": 24, **asked, "server_port": 2, "packet": 3}, {"time": 26, **asked, "server_port": 2, "packet": 4},
+        {"time": 32, **asked, "server_port": 2, "packet": 5, "response_time": 33, "response_packet": 6,
+         "response_file": "x", "latency_ms": 1000.0},
+    ]  # fmt: skip
+    states = [{"time": time, "leader": leader, "leader_epoch": i} for i, (time, leader) in
+              enumerate([(1, 1), (23, 2), (29, 1)])]  # fmt: skip
+    frames = of(spark, given, states)
+    exchanges = frames.exchanges.withColumn("broker_id", f.when(f.col("server_port") < 9, f.col("server_port")))
+    rows = told_rows("failovers", ANALYSES["failovers"].run(frames._replace(exchanges=exchanges)))
+    assert [(row.from_leader, row.unanswered, row.packets) for row in rows] == [(1, 2, (1, 2)), (2, 2, (3, 4))]
+
+
 def test_errors_over_time(spark):
     answered = {"api": "Produce", "is_control": False, "response_packet": 1, "response_file": "x"}
     moments = [(1, 6), (1.1, 6), (1.25, 6), (1.3, 3), (1.6, 6)]
