@@ -17,12 +17,15 @@ from kce.captures.tables.rows import FILE, TIME, Column, Table
 
 TABLE = Table(
     "bounces",
-    "A broker that came back: its epoch rose, or (before brokers had epochs, Kafka 2.2) UpdateMetadata named it again.",
+    "A broker that came back: its epoch rose, or (before brokers had epochs, Kafka 2.2) UpdateMetadata named it again, "
+    "or named it for the first time, though partitions had replicas on it.",
     (
         Column("broker_id", pa.int32(), ""),
         Column("from_epoch", pa.int64(), "its broker epoch before; null where that is not known"),
         Column("to_epoch", pa.int64(), "and after"),
-        Column("last_time", TIME, "when it was last addressed, or named, as it was before"),
+        Column(
+            "last_time", TIME, "when it was last addressed, or named, as it was before; null if it was down at first"
+        ),
         Column("back_time", TIME, "when requests or broker lists first included it again"),
         FILE,
         Column("packet", pa.int64(), "number of the packet that does so"),
@@ -34,8 +37,10 @@ def run(of: Frames) -> DataFrame:
     refused = f.coalesce(f.col("error_code").isin(*STALE), f.lit(False))
     with_epochs = of.controls.where("broker_epoch >= 0 and broker_id is not null").where(~refused)
     known = with_epochs.select("broker_id").distinct()
-    by_name = _by_name(of.live_brokers, is_long=of.is_long).join(known, "broker_id", "left_anti")
-    return as_table(TABLE, _by_epoch(with_epochs).unionByName(by_name)).orderBy("back_time", "broker_id")
+    named = _named(of)
+    by_name = _by_name(named, is_long=of.is_long).join(known, "broker_id", "left_anti")
+    found = _by_epoch(with_epochs).unionByName(by_name).unionByName(_down_at_first(named, of.states))
+    return as_table(TABLE, found).orderBy("back_time", "broker_id")
 
 
 def _by_epoch(with_epochs: DataFrame) -> DataFrame:
@@ -54,27 +59,50 @@ def _by_epoch(with_epochs: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _by_name(live_brokers: DataFrame, *, is_long: bool) -> DataFrame:
+_RECEIVER = ("server", "server_port")
+
+
+def _named(of: Frames) -> DataFrame:
+    """The live brokers of each request, with its ``number`` among those to its receiver."""
+    order = ("time", "packet")
+    return with_running(
+        of.live_brokers, TOTAL, f.lit(1), "number", keys=_RECEIVER, order=order, is_long=of.is_long
+    ).withColumn("broker_id", f.explode("brokers"))
+
+
+def _by_name(named: DataFrame, *, is_long: bool) -> DataFrame:
     """Each receiver gets its requests in order (rule 8.11), so each sees for itself who was missing for a while.
 
     The nth return that one receiver sees is the nth of any that saw them all; the first to see it gives the time.
     """
-    receiver = ("server", "server_port")
-    in_order = ("time", "packet")
-    numbered = with_running(
-        live_brokers, TOTAL, f.lit(1), "number", keys=receiver, order=in_order, is_long=is_long
-    ).withColumn("broker_id", f.explode("brokers"))
     seen = (
         with_running(
-            numbered, LAST, f.struct("number", "time"), "before", keys=(*receiver, "broker_id"), order=in_order,
-            before=True, is_long=is_long,
+            named, LAST, f.struct("number", "time"), "before", keys=(*_RECEIVER, "broker_id"),
+            order=("time", "packet"), before=True, is_long=is_long,
         )
         .where("number > before.number + 1")
         .withColumn("last_time", f.col("before.time"))
-        .withColumn("nth", f.row_number().over(Window.partitionBy(*receiver, "broker_id").orderBy("number")))
+        .withColumn("nth", f.row_number().over(Window.partitionBy(*_RECEIVER, "broker_id").orderBy("number")))
     )  # fmt: skip
+    return _first_seen(seen, "nth")
+
+
+def _down_at_first(named: DataFrame, states: DataFrame) -> DataFrame:
+    """Brokers that have replicas, that were not alive when the capture began, and were later."""
+    key = (*_RECEIVER, "broker_id")
+    has_replicas = (
+        states.select(*_RECEIVER, "time", f.explode("replicas").alias("broker_id"))
+        .groupBy(*key)
+        .agg(f.min("time").alias("replica_time"))
+    )
+    first = named.groupBy(*key).agg(f.min(f.struct("number", "time", "packet", "file")).alias("first"))
+    back = first.select(*key, "first.*").where("number > 1").join(has_replicas, [*key]).where("replica_time < time")
+    return _first_seen(back.withColumn("last_time", f.lit(None).cast("timestamp")))
+
+
+def _first_seen(seen: DataFrame, *of_broker: str) -> DataFrame:
     return (
-        seen.groupBy("broker_id", "nth")
+        seen.groupBy("broker_id", *of_broker)
         .agg(f.min(f.struct("time", "packet", "file", "last_time")).alias("first"))
         .select(
             "broker_id", f.lit(None).cast("bigint").alias("from_epoch"), f.lit(None).cast("bigint").alias("to_epoch"),
@@ -99,6 +127,8 @@ def findings(found: Results) -> Iterator[Finding]:
 
 def _kept(found: Results, bounce: Any) -> list[str]:
     """The partitions that a broker led before it went and when it came back, as when all brokers were down."""
+    if bounce.last_time is None:
+        return []
     latest = {(row.topic, row.topic_id, row.partition): row for row in found.leadership if row.time < bounce.back_time}
     return [
         f"{row.topic}-{row.partition}" for row in latest.values()

@@ -579,6 +579,18 @@ def test_bounces_by_broker_epoch_and_by_name(spark):
     assert columns(rows, "broker_id from_epoch to_epoch packet") == [(1, 10, 40, 3), (3, None, None, 3)]
 
 
+def test_a_broker_that_was_down_when_the_capture_began_comes_back(spark):
+    """Broker 3 has replicas before it is named; 4 is new, and 5 was alive, but not in the first request to 10.0.0.2."""
+    told = [(1.5, 3), (9, 4), (0.5, 5)]
+    states = [{"time": time, "replicas": [broker], "leader": 1, "leader_epoch": 1} for time, broker in told]
+    live = [("10.0.0.1", 9093, [1, 5]), ("10.0.0.1", 9093, [1, 3, 4, 5]), ("10.0.0.2", 9093, [1]),
+            ("10.0.0.2", 9093, [1, 3, 4, 5])]  # fmt: skip
+    rows = run("bounces", of(spark, states=states, live=live))
+    assert columns(rows, "broker_id from_epoch last_time packet") == [(3, None, None, 2)]
+    (finding,) = ANALYSES["bounces"].findings(found(bounces=[row_of("bounces", **rows[0].asDict())], leadership=[]))
+    assert finding.text.startswith("Broker 3 came back once, at ")
+
+
 def test_what_a_broker_still_leads_when_it_comes_back_is_told():
     """Partition 0 kept its leader; 1 was taken over, 2 had none for a while, 3 was never its own."""
 
