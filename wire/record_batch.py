@@ -111,6 +111,7 @@ def write_values(
     producer_epoch: int = NO_PRODUCER,
     base_sequence: int = NO_PRODUCER,
     is_transactional: bool = False,
+    is_control: bool = False,
 ) -> bytes:
     """A batch at offset 0 with a record for each key and value: as of ``write_batch``, without making the records.
 
@@ -127,7 +128,7 @@ def write_values(
         body.append(0)  # no headers
         records += varint(len(body))
         records += body
-    attributes = codec | (_TRANSACTIONAL if is_transactional else 0)
+    attributes = codec | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
     try:
         return _sealed(
             compress(codec, bytes(records)), 0, NO_LEADER_EPOCH, attributes, len(values) - 1, timestamp, timestamp,
