@@ -266,7 +266,8 @@ class GroupManager:
             if not group.is_dead:
                 _appended(group, fitting, producer, first_offset if code is ErrorCode.NONE else None)
             codes = dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code))
-            codes.update(dict.fromkeys(too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            if too_large:
+                codes.update(dict.fromkeys(too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             on_stored(codes)
 
         if producer is None:
