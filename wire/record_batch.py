@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
+from typing import Final
 
 from crc32c import crc32c
 
@@ -31,6 +32,8 @@ OVERHEAD_BYTES = 12
 _CRC_FROM = 21
 
 _CODEC_MASK = 0x07
+#: by number
+_CODECS: Final = tuple(Codec)
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -80,8 +83,8 @@ def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[Re
 
 def codec_of(attributes: int) -> Codec:
     try:
-        return Codec(attributes & _CODEC_MASK)
-    except ValueError:
+        return _CODECS[attributes & _CODEC_MASK]
+    except IndexError:
         raise errors.CorruptRecord(f"unknown compression codec {attributes & _CODEC_MASK}") from None
 
 
