@@ -83,7 +83,7 @@ class Link(Protocol):
         """Send what ``send_nowait`` could not send without waiting. Raises trio.BrokenResourceError."""
 
     async def aclose(self) -> None:
-        """Does not wait for the peer."""
+        """Does not wait for the peer, and cannot be cancelled."""
 
 
 class ListeningSocket(Protocol):

@@ -258,7 +258,7 @@ class Link:
                 await trio.sleep(_BUSY_S)
 
     async def aclose(self) -> None:
-        """Never fails and does not wait for the peer."""
+        """Never fails, does not wait for the peer, and cannot be cancelled."""
         if self._tap is not None:
             self._tap.close("server")
         if self._memory is not None and self._taken is not None:
@@ -270,7 +270,8 @@ class Link:
         if self._parts_stream is not None:
             self._parts_stream.close()
         else:
-            await trio.aclose_forcefully(self._stream)
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self._stream)
 
     # as a connection to another node
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
+from typing import Final
 
 from crc32c import crc32c
 
@@ -31,6 +32,8 @@ OVERHEAD_BYTES = 12
 _CRC_FROM = 21
 
 _CODEC_MASK = 0x07
+#: by number
+_CODECS: Final = tuple(Codec)
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -80,8 +83,8 @@ def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[Re
 
 def codec_of(attributes: int) -> Codec:
     try:
-        return Codec(attributes & _CODEC_MASK)
-    except ValueError:
+        return _CODECS[attributes & _CODEC_MASK]
+    except IndexError:
         raise errors.CorruptRecord(f"unknown compression codec {attributes & _CODEC_MASK}") from None
 
 
@@ -111,6 +114,7 @@ def write_values(
     producer_epoch: int = NO_PRODUCER,
     base_sequence: int = NO_PRODUCER,
     is_transactional: bool = False,
+    is_control: bool = False,
 ) -> bytes:
     """A batch at offset 0 with a record for each key and value: as of ``write_batch``, without making the records.
 
@@ -127,7 +131,7 @@ def write_values(
         body.append(0)  # no headers
         records += varint(len(body))
         records += body
-    attributes = codec | (_TRANSACTIONAL if is_transactional else 0)
+    attributes = codec | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
     try:
         return _sealed(
             compress(codec, bytes(records)), 0, NO_LEADER_EPOCH, attributes, len(values) - 1, timestamp, timestamp,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.groups.group import Group, GroupState, IllegalState
@@ -20,8 +19,7 @@ log = logging.getLogger(__name__)
 _NO_REASON: Final = "not provided"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(NamedTuple):
     """A JoinGroup request. The two flags follow from its version (rules G3.11, G3.29)."""
 
     group_id: str

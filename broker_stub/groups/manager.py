@@ -31,6 +31,7 @@ from kce.broker_stub.groups.storage import OffsetsLog
 from kce.broker_stub.internal_topics import partition_for
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode, WireError
+from kce.wire.codegen import maker
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition
@@ -38,6 +39,9 @@ from kce.wire.vocabulary import TopicPartition
 log = logging.getLogger(__name__)
 
 Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
+
+_make_value: Callable[..., GroupMetadataValue] = maker(GroupMetadataValue)
+_make_member: Callable[..., MemberMetadataValue] = maker(MemberMetadataValue)
 
 _UNAVAILABLE: Final = dict.fromkeys(
     (
@@ -266,7 +270,8 @@ class GroupManager:
             if not group.is_dead:
                 _appended(group, fitting, producer, first_offset if code is ErrorCode.NONE else None)
             codes = dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code))
-            codes.update(dict.fromkeys(too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            if too_large:
+                codes.update(dict.fromkeys(too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             on_stored(codes)
 
         if producer is None:
@@ -352,14 +357,14 @@ def group_value(group: Group, assignments: Mapping[str, bytes]) -> GroupMetadata
     protocol = group.protocol_name
     if group.members and protocol is None:
         raise IllegalState(f"{group!r} has members and no protocol")
-    return GroupMetadataValue(
+    return _make_value(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
         protocol=protocol,
         leader=group.leader,
         current_state_timestamp=NO_TIMESTAMP if group.state_since_ms is None else group.state_since_ms,
         members=tuple(
-            MemberMetadataValue(
+            _make_member(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client.client_id,

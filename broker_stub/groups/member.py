@@ -16,8 +16,7 @@ NO_GENERATION: Final = -1
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResult:
+class JoinResult(NamedTuple):
     """The defaults are those of an error (rule G3.46)."""
 
     member_id: str

@@ -6,10 +6,12 @@ Each begins with an int16: of a key it is the type of the record, of a value its
 from __future__ import annotations
 
 import functools
+import struct
 from typing import Final, NamedTuple
 
 from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
 from kce.wire.codegen import maker
+from kce.wire.errors import EncodeError
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.primitives import BYTES, INT32, INT64, STRING
 from kce.wire.schema import Struct, field
@@ -55,6 +57,9 @@ class OffsetCommitValue(Struct):
 
 _make_key: Final = maker(OffsetCommitKey)
 _make_value: Final = maker(OffsetCommitValue)
+#: an OffsetCommitValue of version 3 without metadata: version, offset, leader epoch, length of the metadata, timestamp
+_PLAIN_VALUE: Final = struct.Struct(">hqihq")
+_PLAIN: Final = 3
 
 
 @table
@@ -130,6 +135,11 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
     """Rule G9.4. Raises EncodeError."""
     expires = committed.expire_timestamp
     version = _offset_version(ibp) if expires is None else _EXPIRING
+    if version == _PLAIN and not committed.metadata:
+        try:
+            return _PLAIN_VALUE.pack(version, committed.offset, committed.leader_epoch, 0, committed.commit_timestamp)
+        except struct.error as e:
+            raise EncodeError(f"OffsetCommitValue {version}: {e}") from None
     value = _make_value(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -144,7 +154,7 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
 def _offset_version(ibp: MetadataVersion) -> int:
     if ibp < _IBP_2_1_IV0:
         return _EXPIRING
-    return 2 if ibp < _IBP_2_1_IV1 else 3
+    return 2 if ibp < _IBP_2_1_IV1 else _PLAIN
 
 
 def read_offset(data: bytes) -> CommittedOffset:

@@ -13,5 +13,6 @@ _STATIC_MEMBERS_SINCE: Final = MetadataVersion.parse("2.3-IV0")
 
 def instance_id_error(instance_id: str | None, services: Services) -> ErrorCode | None:
     """Rule G1.17."""
-    is_old = services.config.inter_broker_protocol_version < _STATIC_MEMBERS_SINCE
-    return ErrorCode.UNSUPPORTED_VERSION if instance_id is not None and is_old else None
+    if instance_id is None or services.config.inter_broker_protocol_version >= _STATIC_MEMBERS_SINCE:
+        return None
+    return ErrorCode.UNSUPPORTED_VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final
 
 from kce import wire
@@ -46,8 +46,10 @@ def handle(request: Request, message: OffsetCommitRequest, services: Services) -
         request.respond(error_response(message, request.context, error))
         return
     context, authorization = request.context, services.authorization
-    authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
-    denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
+    denied: Container[str] = ()
+    if authorization.is_on:
+        authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+        denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
     snapshot, now_ms = services.metadata_cache.snapshot, services.groups.manager.now_ms()
     expires = None if message.retention_time_ms == _DEFAULT else now_ms + message.retention_time_ms  # rule G7.15
     offsets, codes = {}, {}

@@ -23,8 +23,8 @@ from kce.wire import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kce.wire.record import EndTransactionMarker, RecordBatch
-from kce.wire.records import write_records
+from kce.wire.record import EndTransactionMarker
+from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition, by_topic
 
 #: by producer id
@@ -101,14 +101,15 @@ def _write(
 def _batch(marker: WritableTxnMarker, now_ms: int) -> bytes:
     """Rule T12.1."""
     end = EndTransactionMarker(committed=marker.transaction_result, coordinator_epoch=marker.coordinator_epoch)
-    return write_records(
-        RecordBatch.of(
-            end.to_record(offset=0, timestamp=now_ms),
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            is_transactional=True,
-            is_control=True,
-        )
+    record = end.to_record(offset=0, timestamp=now_ms)
+    assert record.key is not None
+    return write_values(
+        [(record.key, record.value)],
+        now_ms,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        is_transactional=True,
+        is_control=True,
     )
 
 

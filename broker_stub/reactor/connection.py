@@ -124,8 +124,7 @@ class Connection:
         finally:
             self._drop_frame()
             self._drop_frames()
-            with trio.CancelScope(shield=True):
-                await self._link.aclose()
+            await self._link.aclose()
 
     async def _serve(self) -> None:
         if self._authentication is not None:

@@ -78,6 +78,8 @@ class Processor:
         self._draining = False
         self._no_connections = trio.Event()
         self._scope = trio.CancelScope()
+        #: of the connections, while it runs
+        self._nursery: trio.Nursery | None = None
 
     @property
     def response_queue_size(self) -> int:
@@ -89,18 +91,23 @@ class Processor:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._expire_idle_connections)
+                    self._nursery = nursery
                     task_status.started()
                     while True:
                         await self.unblocked()
                         self._start(await self._accepted.receive(), nursery)
                         self._start_others(nursery)
         finally:
+            self._nursery = None
             with trio.CancelScope(shield=True):
                 await self._discard_hand_off_queue()
 
     def accept_nowait(self, link: Link) -> None:
         """Take over a connection that the quotas have counted. Raises trio.WouldBlock if the hand-off queue is full."""
-        self._new_connections.send_nowait(link)
+        if self._nursery is not None and self._unblocked.is_set():
+            self._start(link, self._nursery)
+        else:
+            self._new_connections.send_nowait(link)
 
     async def accept(self, link: Link) -> None:
         """Like ``accept_nowait``, but waits while the queue is full."""

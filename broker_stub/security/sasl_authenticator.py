@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _API_VERSIONS: Final = ApiVersionsRequest.__api_key__
 _HANDSHAKE: Final = SaslHandshakeRequest.__api_key__
-_AUTHENTICATE: Final = SaslAuthenticateRequest.__api_key__
+_AUTHENTICATE: Final = SaslAuthenticateRequest.__api_key__.to_bytes(2)
 #: since this version the response says how long the session lasts
 _LIFETIME_SINCE: Final = 1
 
@@ -170,9 +170,8 @@ class SaslServerAuthenticator:
         return answer
 
     def _wrapped_token(self, frame: bytes) -> bytes:
-        header = wire.decode_request_header(frame)
-        if header.api_key != _AUTHENTICATE:  # rule B9.9
-            name = wire.api(header.api_key).name
+        if not frame.startswith(_AUTHENTICATE):  # rule B9.9
+            name = wire.api(wire.decode_request_header(frame).api_key).name
             refusal = self._frames.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
             raise AuthenticationFailed(f"unexpected request {name} during SASL authentication", refusal)
         header, request = wire.decode_request(frame)

@@ -244,7 +244,7 @@ def xor(first: bytes, second: bytes) -> bytes:
     """Raises BadScramMessage for different lengths."""
     if len(first) != len(second):
         raise BadScramMessage("the proof has a wrong length")
-    return bytes(a ^ b for a, b in zip(first, second, strict=True))
+    return (int.from_bytes(first) ^ int.from_bytes(second)).to_bytes(len(first))
 
 
 def client_proof(mechanism: ScramMechanism, salted: bytes, signed: bytes) -> bytes:

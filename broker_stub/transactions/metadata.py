@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from kce.broker_stub.errors import Refused
 from kce.wire import ErrorCode
@@ -80,8 +79,7 @@ class IllegalTransition(Exception):
     """An error of the coordinator, answered UNKNOWN_SERVER_ERROR (rules T2.3, T2.7)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class Values(NamedTuple):
     """What is kept of a transactional id (rule T2.2). Times are in ms since 1970."""
 
     producer_id: int
@@ -92,7 +90,7 @@ class Values:
     last_producer_id: int = NONE
     last_producer_epoch: int = NONE
     state: TransactionState = TransactionState.EMPTY
-    partitions: frozenset[TopicPartition] = field(default=frozenset())
+    partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NONE
 
 
@@ -207,7 +205,7 @@ class TransactionMetadata:
         """``fence``: the epoch of a fence that is pending; it counts from now on, whatever the log does (rule T4.9)."""
         if fence is not None:
             self.pending = None
-            self.values = replace(self.values, producer_epoch=fence, last_producer_epoch=NONE)
+            self.values = self.values._replace(producer_epoch=fence, last_producer_epoch=NONE)
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return self._to(state, last_update_ms=now_ms)
 
@@ -225,7 +223,7 @@ class TransactionMetadata:
         if self.values.state not in PREVIOUS[state]:
             raise IllegalTransition(f"{self!r} cannot become {state.label}")
         v = self.values
-        new = replace(v, state=state, last_producer_id=v.producer_id, **changed)  # type: ignore[arg-type]
+        new = v._replace(state=state, last_producer_id=v.producer_id, **changed)  # type: ignore[arg-type]
         if new.producer_id < 0 or (state is not TransactionState.DEAD and new.producer_epoch < 0):
             raise IllegalTransition(f"{self!r} cannot have producer {new.producer_id}/{new.producer_epoch}")
         self.pending = state
@@ -239,10 +237,10 @@ class TransactionMetadata:
             raise IllegalTransition(f"{self!r} cannot become {new}")
         old = self.values
         if new.state is TransactionState.EMPTY:  # rule T2.9: the start stays
-            self.values = replace(new, start_ms=old.start_ms)
+            self.values = new._replace(start_ms=old.start_ms)
         else:
-            self.values = replace(
-                new, last_producer_id=old.last_producer_id, last_producer_epoch=old.last_producer_epoch
+            self.values = new._replace(
+                last_producer_id=old.last_producer_id, last_producer_epoch=old.last_producer_epoch
             )
         self.pending = None
 
@@ -266,4 +264,4 @@ class TransactionMetadata:
         """Rule T11.2. Raises IllegalTransition if no markers are written."""
         if not self.values.state.is_preparing:
             raise IllegalTransition(f"{self!r} has no marker for {partition}")
-        self.values = replace(self.values, partitions=self.values.partitions - {partition})
+        self.values = self.values._replace(partitions=self.values.partitions - {partition})

@@ -117,8 +117,9 @@ class PartitionVerifier:
             return
         waiting.questions.pop(transactional_id, None)
         waiting.questions[transactional_id] = new
+        if coordinator not in self._came:
+            self._new_broker.set()
         self._came[coordinator].set()
-        self._new_broker.set()
         if old is not None:
             is_retry = old.producer_epoch == producer_epoch
             self._fail(old, ErrorCode.NETWORK_EXCEPTION if is_retry else ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -148,11 +149,11 @@ class PartitionVerifier:
         started: set[int] = set()
         async with trio.open_nursery() as nursery:
             while True:
-                await self._new_broker.wait()
                 self._new_broker = trio.Event()
-                for broker_id in self._waiting.keys() - started:
+                for broker_id in self._came.keys() - started:
                     started.add(broker_id)
                     nursery.start_soon(self._ask_broker, broker_id)
+                await self._new_broker.wait()
 
     async def _ask_broker(self, broker_id: int) -> None:
         client_id = f"AddPartitionsManager-client-{self._config.broker_id}"
@@ -167,8 +168,9 @@ class PartitionVerifier:
 
     async def _ask(self, connection: BrokerConnection, collected: Collected) -> None:
         answers = await self._answers(connection, collected)
-        for transactional_id, question in collected.questions.items():
-            await trio.lowlevel.checkpoint()  # each appends records
+        for i, (transactional_id, question) in enumerate(collected.questions.items()):
+            if i:
+                await trio.lowlevel.checkpoint()  # each appends records
             answer = answers if isinstance(answers, ErrorCode) else answers.get(transactional_id)
             if answer is None:
                 log.error("broker %d does not answer about %r", connection.broker_id, transactional_id)

@@ -709,6 +709,14 @@ async def test_the_hand_off_queue_has_room_for_20(nursery) -> None:  # rule B1.1
         assert await client.ask(QUESTION) == ANSWER
 
 
+async def test_a_processor_that_is_not_blocked_needs_no_hand_off_queue(nursery) -> None:
+    f = Fixture(answer)
+    await nursery.start(f.run)
+    clients = [f.client() for _ in range(HAND_OFF_QUEUE_SIZE + 2)]
+    for client in clients:
+        assert await client.ask(QUESTION) == ANSWER
+
+
 async def test_a_connection_that_waits_for_the_hand_off_queue_is_served(nursery) -> None:  # rules B1.15, B1.16
     f = Fixture(answer)
     for _ in range(HAND_OFF_QUEUE_SIZE):

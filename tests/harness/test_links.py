@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import memory_stream_pair
 
 from kce import wire
 from kce.captures.exchanges.decode import Decoder
@@ -27,6 +28,7 @@ from kce.harness.faults import Rule, hold_control_requests
 from kce.harness.links import FrameEvent, Links, Selection
 from kce.harness.node_links import LinkListener, NodeLinks
 from kce.harness.world import RealWorld, memory
+from kce.harness.world.port import Connected
 from kce.wire.transport import ConnectionLost
 from tests.clusters import dial
 
@@ -122,6 +124,17 @@ async def test_a_frame_is_sent_at_once_if_nobody_looks_at_it(tmp_path: Path) -> 
         await link.aclose()
     assert not accepted.send_nowait(b"closed")
     recorder.close()
+
+
+async def test_closing_cannot_be_cancelled() -> None:
+    _, stream = memory_stream_pair()
+    address = ("127.0.0.1", 1)
+    node = NodeLinks(RealWorld(), Links([1]), 1)
+    link = Link(node, Connected(stream, address, address), listener="DATA", peer=None, accepted=True)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await link.aclose()
+    assert not scope.cancelled_caught
 
 
 async def test_each_frame_is_seen_once_though_both_ends_are_ours() -> None:

@@ -6,7 +6,6 @@ Covers: broker_stub/transactions/metadata.py, broker_stub/transactions/records.p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def metadata(state: TransactionState = S.EMPTY, epoch: int = 1, **more: Any) -> 
     values = Values(
         producer_id=PID, producer_epoch=epoch, timeout_ms=TIMEOUT_MS, last_update_ms=NOW_MS, state=state
     )  # fmt: skip
-    return TransactionMetadata("txnlId", replace(values, **more))
+    return TransactionMetadata("txnlId", values._replace(**more))
 
 
 def no_ids() -> Iterator[int]:
@@ -196,7 +195,7 @@ PARTITIONS = frozenset(
 
 
 def written(**more: Any) -> Values:
-    return replace(Values(producer_id=PID, producer_epoch=0, timeout_ms=1000, last_update_ms=0), **more)
+    return Values(producer_id=PID, producer_epoch=0, timeout_ms=1000, last_update_ms=0)._replace(**more)
 
 
 @case("TLT-1")

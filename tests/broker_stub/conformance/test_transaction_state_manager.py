@@ -5,7 +5,6 @@ Covers: broker_stub/transactions/manager.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.broker_stub.transactions.support import COORDINATOR_EPOCH, ID, PARTIT
 
 case = pytest.mark.kafka
 VALUES = Values(producer_id=PID, producer_epoch=3, timeout_ms=1000, last_update_ms=5)
-ONGOING = replace(VALUES, state=S.ONGOING, partitions=PARTITIONS, start_ms=4)
+ONGOING = VALUES._replace(state=S.ONGOING, partitions=PARTITIONS, start_ms=4)
 OLD = {"transactional.id.expiration.ms": "100"}
 
 
@@ -81,14 +80,14 @@ async def test_the_load_of_an_older_epoch_is_dropped() -> None:  # rule T9.16
 @case("TSM-19")
 @pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
 async def test_a_load_sends_markers(state: S) -> None:  # rule T9.14
-    host = await loaded(("a", replace(ONGOING, state=state)), ("b", ONGOING))
+    host = await loaded(("a", ONGOING._replace(state=state)), ("b", ONGOING))
     await host.work()
     (ending,) = host.markers.endings
     assert (ending.transactional_id, ending.committed) == ("a", state is S.PREPARE_COMMIT)
     assert (set(ending.remaining), ending.coordinator_epoch) == (PARTITIONS, COORDINATOR_EPOCH)
     host.markers.write()
-    assert host.log.written[-1][1] == replace(
-        ONGOING, state=state.completed, partitions=frozenset(), last_update_ms=host.now
+    assert host.log.written[-1][1] == ONGOING._replace(
+        state=state.completed, partitions=frozenset(), last_update_ms=host.now
     )
 
 

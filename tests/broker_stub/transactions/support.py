@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from kce.broker_stub.errors import ApiException
@@ -169,7 +168,7 @@ class Host:
             partitions=frozenset() if state.is_at_rest else PARTITIONS,
             start_ms=-1 if state is S.EMPTY else self.now,
         )  # fmt: skip
-        metadata = TransactionMetadata(transactional_id, replace(values, **more))
+        metadata = TransactionMetadata(transactional_id, values._replace(**more))
         metadata.pending = pending
         self.manager.owned(transactional_id).ids[transactional_id] = metadata
         return metadata

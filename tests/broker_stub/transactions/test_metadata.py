@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -24,7 +23,7 @@ def metadata(state: TransactionState = EMPTY, epoch: int = 3, **more: object) ->
         producer_id=10, producer_epoch=epoch, timeout_ms=1000, last_update_ms=5, state=state, partitions=partitions,
         start_ms=-1 if state is EMPTY else 4,
     )  # fmt: skip
-    return TransactionMetadata("t", replace(values, **more))  # type: ignore[arg-type]
+    return TransactionMetadata("t", values._replace(**more))  # type: ignore[arg-type]
 
 
 def no_ids() -> Iterator[int]:
@@ -70,7 +69,7 @@ def test_legal_and_illegal_transitions(state: TransactionState, name: str) -> No
 def test_a_life() -> None:  # rules T2.7 to T2.10
     m = metadata(EMPTY, epoch=-1)
     m.complete(m.prepare_init(2000, None, no_ids(), 10))
-    assert m.values == replace(metadata().values, producer_epoch=0, timeout_ms=2000, last_update_ms=10,
+    assert m.values == metadata().values._replace(producer_epoch=0, timeout_ms=2000, last_update_ms=10,
                                last_producer_id=10)  # fmt: skip
     m.complete(m.prepare_add(frozenset({A}), 20))
     m.complete(m.prepare_add(frozenset({B}), 30))
@@ -166,14 +165,14 @@ def test_what_does_not_follow() -> None:  # rule T2.7
     ]  # fmt: skip
     for state, name, changed in changes:
         m = metadata(state)
-        new = replace(TRANSITIONS[name](m), **changed)  # type: ignore[arg-type]
+        new = TRANSITIONS[name](m)._replace(**changed)  # type: ignore[arg-type]
         with pytest.raises(IllegalTransition):
             m.complete(new)
     m = metadata(EMPTY)
     new = m.prepare_init(1, None, no_ids(), 9)
     for wrong in ({"producer_epoch": 5}, {"partitions": frozenset({A})}, {"start_ms": 3}):
         with pytest.raises(IllegalTransition):
-            m.complete(replace(new, **wrong))  # type: ignore[arg-type]
+            m.complete(new._replace(**wrong))  # type: ignore[arg-type]
     with pytest.raises(IllegalTransition):  # nothing is pending
         metadata().complete(metadata().values)
 
@@ -219,13 +218,13 @@ def test_all_that_a_transition_changes(name: str) -> None:  # rules T2.5, T2.7, 
     m = metadata(FROM.get(name, ONGOING), LAST - 1 if name == "rotate" else 3, **known)
     old = m.values
     new = prepare(m)
-    assert new == replace(old, state=state, last_producer_id=10, **changed)
+    assert new == old._replace(state=state, last_producer_id=10, **changed)
     assert (m.values, m.pending) == (old, state)
     if state in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
         return
     m.complete(new)
     kept = {"start_ms": 4} if state is EMPTY else {"last_producer_id": 8, "last_producer_epoch": 2}
-    assert (m.values, m.pending) == (replace(new, **kept), None)
+    assert (m.values, m.pending) == (new._replace(**kept), None)
 
 
 def test_which_producer_may_follow() -> None:  # rule T2.7
@@ -234,7 +233,7 @@ def test_which_producer_may_follow() -> None:  # rule T2.7
         ({"producer_epoch": 0, "producer_id": 11}, True), ({"producer_epoch": 5, "producer_id": 11}, False),
     ):  # fmt: skip
         m = metadata(CC)
-        new = replace(m.prepare_init(1, None, no_ids(), 9), **change)  # type: ignore[arg-type]
+        new = m.prepare_init(1, None, no_ids(), 9)._replace(**change)  # type: ignore[arg-type]
         if follows:
             m.complete(new)
         else:
@@ -246,11 +245,11 @@ def test_which_producer_may_follow() -> None:  # rule T2.7
 def test_a_producer_that_there_is_not() -> None:
     m = metadata(EMPTY, epoch=-1)
     for change in (m.prepare_dead, lambda: m.prepare_add(frozenset({A}), 9)):
-        m.values = replace(m.values, producer_id=-1 if change == m.prepare_dead else 10)
+        m.values = m.values._replace(producer_id=-1 if change == m.prepare_dead else 10)
         with pytest.raises(IllegalTransition, match="cannot have producer"):
             change()
         assert m.pending is None
-    m.values = replace(m.values, producer_id=0)
+    m.values = m.values._replace(producer_id=0)
     assert m.prepare_dead().state is TransactionState.DEAD  # without an epoch, too
     assert metadata(EMPTY, epoch=0, producer_id=0).prepare_add(frozenset({A}), 9).producer_epoch == 0
 
@@ -258,5 +257,5 @@ def test_a_producer_that_there_is_not() -> None:
 def test_the_last_producer_stays_when_a_transaction_is_completed() -> None:  # rule T2.7
     m = metadata(PC, 3, last_producer_id=8, last_producer_epoch=2)
     new = MADE["complete"][1](m)
-    m.complete(replace(new, last_producer_id=9, last_producer_epoch=1))
+    m.complete(new._replace(last_producer_id=9, last_producer_epoch=1))
     assert (m.values.last_producer_id, m.values.last_producer_epoch) == (8, 2)

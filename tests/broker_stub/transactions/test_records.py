@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ from kce.wire.errors import DecodeError, EncodeError
 from kce.wire.vocabulary import TopicPartition
 
 EMPTY = Values(producer_id=5, producer_epoch=0, timeout_ms=60000, last_update_ms=7)
-ONGOING = replace(EMPTY, state=TransactionState.ONGOING, partitions=frozenset({TopicPartition("a", 1)}), start_ms=6)
+ONGOING = EMPTY._replace(state=TransactionState.ONGOING, partitions=frozenset({TopicPartition("a", 1)}), start_ms=6)
 EMPTY_BYTES = bytes.fromhex("0000 0000000000000005 0000 0000EA60 00 FFFFFFFF 0000000000000007 FFFFFFFFFFFFFFFF")
 ONGOING_BYTES = bytes.fromhex(
     "0000 0000000000000005 0000 0000EA60 01 00000001 0001 61 00000001 00000001 0000000000000007 0000000000000006"
@@ -39,7 +38,7 @@ def test_the_flexible_version_is_read() -> None:  # rules T9.2, T9.3
 
 
 def test_a_completed_transaction_has_an_empty_array() -> None:  # rule T9.3
-    done = replace(EMPTY, state=TransactionState.COMPLETE_COMMIT)
+    done = EMPTY._replace(state=TransactionState.COMPLETE_COMMIT)
     assert write_value(done)[17:21] == bytes(4)
     assert read_value(write_value(done)) == done
 
@@ -75,7 +74,8 @@ PARTITIONS = st.frozensets(st.builds(TopicPartition, st.text("abc", min_size=1),
         Values,
         producer_id=st.integers(0, 2**63 - 1), producer_epoch=st.integers(0, 2**15 - 1),
         timeout_ms=st.integers(1, 2**31 - 1), last_update_ms=st.integers(0, 2**63 - 1),
-        start_ms=st.integers(-1, 2**63 - 1), partitions=PARTITIONS,
+        start_ms=st.integers(-1, 2**63 - 1), partitions=PARTITIONS, last_producer_id=st.just(-1),
+        last_producer_epoch=st.just(-1),
         state=st.sampled_from([s for s in TransactionState if s is not TransactionState.EMPTY]),
     )
 )  # fmt: skip
