@@ -30,6 +30,7 @@ from kce.broker_stub.alter_partition_manager import AlterPartitionManager
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.auto_topic_creation import AutoTopicCreation
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.config_entries import BrokerSettings
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
@@ -270,9 +271,11 @@ class Broker:
         assert self._nursery is not None, "only a running broker handles requests"
         self._nursery.start_soon(run)
 
-    def config_changed(self, stored: Mapping[str, str]) -> None:
-        """The broker's dynamic settings are these from now on (B10; rules B1.10, B1.52, B1.57, B8.11, T14.5)."""
-        before, dynamic = self.endpoints, self.dynamic_config.decoded(stored)
+    def config_changed(self, own: Mapping[str, str], default: Mapping[str, str]) -> None:
+        """The broker's own dynamic settings and the cluster's are these from now on (B10; rules B1.10, B1.52, B1.57,
+        B8.11, T14.5)."""
+        self.dynamic_config.by_source = BrokerSettings(self.config.originals, own, default)
+        before, dynamic = self.endpoints, self.dynamic_config.decoded({**default, **own})
         try:
             logs = LogManagerConfig.of({**self.config.originals, **dynamic})
             self.dynamic_config.change(dynamic)

@@ -6,6 +6,7 @@ import enum
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from kce.wire.configuration import (
@@ -57,7 +58,7 @@ class ConfigEntry:
     synonyms: tuple[Synonym, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrokerSettings:
     """A broker's settings by source: its file, its entry in ZooKeeper, the default entry in ZooKeeper."""
 
@@ -76,6 +77,11 @@ class BrokerSettings:
         known = BROKER_CONFIGS.get(name)
         if known is not None and known.described and known.default is not None:
             yield Synonym(name, known.default, ConfigSource.DEFAULT_CONFIG)
+
+    @cached_property
+    def inherited(self) -> tuple[ConfigEntry, ...]:
+        """The settings of a topic that has none of its own."""
+        return tuple(topic_entries({}, self))
 
 
 def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.config_entries import BrokerSettings
 from kce.broker_stub.ports import NoTls, TlsPort
 from kce.broker_stub.security.password_encoder import PasswordEncoder
 from kce.extras import MissingExtra
@@ -27,11 +28,13 @@ _OF_LISTENER: Final = frozenset({*_LIMITS, "num.network.threads"}) | TLS_STORES
 
 
 class DynamicConfig:
-    """``current`` is in effect. ``is_started``: a change is no part of the broker's start any more."""
+    """``current`` is in effect, ``by_source`` says where it comes from. ``is_started``: a change is no part of the
+    broker's start any more."""
 
     def __init__(self, config: BrokerConfig, random: Random, tls: TlsPort | None = None) -> None:
         """``random`` encodes passwords."""
         self.current = config
+        self.by_source = BrokerSettings(config.originals)
         self._random = random
         self.is_started = False
         self._tls = tls or NoTls()

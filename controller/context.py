@@ -230,7 +230,7 @@ class ControllerContext:
                 where.setdefault(replica, []).append(tp)
         return online, offline
 
-    def online_among(self, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    def online_among(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
         """Those on available brokers, each once, whatever is known of log directories."""
         available = self.live_broker_ids
         return tuple(broker for broker in dict.fromkeys(replicas) if broker in available)
@@ -257,23 +257,18 @@ class ControllerContext:
     # leadership
 
     def put_leadership(self, tp: TopicPartition, leadership: Leadership) -> None:
-        if tp.topic not in self.topics_to_delete:
-            assignment = self.assignments.get(tp, NO_ASSIGNMENT)
-            self.preferred_replica_imbalance_count += _is_imbalanced(assignment, leadership)
-            if (known := self.leadership.get(tp)) is not None:
-                self.preferred_replica_imbalance_count -= _is_imbalanced(assignment, known)
-        self.leadership[tp] = leadership
+        self.put_all_leadership({tp: leadership})
 
     def put_all_leadership(self, found: Mapping[TopicPartition, Leadership]) -> None:
         """``put_leadership`` of each."""
-        if self.topics_to_delete or not self.leadership.keys().isdisjoint(found):
-            for tp, known in found.items():
-                self.put_leadership(tp, known)
-            return
-        assignment = self.assignments.get
-        self.preferred_replica_imbalance_count += sum(
-            [_is_imbalanced(assignment(tp, NO_ASSIGNMENT), known) for tp, known in found.items()]
-        )
+        more = 0
+        for tp, known in found.items():
+            if tp.topic not in self.topics_to_delete:
+                assignment = self.assignments.get(tp, NO_ASSIGNMENT)
+                more += _is_imbalanced(assignment, known)
+                if (before := self.leadership.get(tp)) is not None:
+                    more -= _is_imbalanced(assignment, before)
+        self.preferred_replica_imbalance_count += more
         self.leadership.update(found)
 
     def clear_leadership(self) -> None:

@@ -16,8 +16,8 @@ from kce.controller.encoded_states import encoded_index, leader_and_isr_tail
 from kce.controller.iteration_order import HashTable, bucket_count, java_order, placed, trie_order
 from kce.zookeeper.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 
-#: the brokers that a partition with these replicas is sent to
-Recipients = Callable[[tuple[BrokerId, ...]], tuple[BrokerId, ...]]
+#: the brokers that a partition with these replicas is sent to; asked for one of those with equal leadership
+Recipients = Callable[[TopicPartition, tuple[BrokerId, ...]], tuple[BrokerId, ...]]
 
 
 class LeaderAndIsrState:
@@ -102,7 +102,9 @@ class KnownReplicas:
                 continue
             one = alike.get((id(known), id(assignment)))
             if one is None:
-                one = alike[id(known), id(assignment)] = _Alike(known, assignment, recipients(assignment.replicas))
+                brokers = tuple(broker for broker in recipients(tp, assignment.replicas) if broker >= 0)
+                one = _Alike(known, assignment, brokers)
+                alike[id(known), id(assignment)] = one
             if not one.brokers:
                 continue
             one.partitions += 1

@@ -25,7 +25,7 @@ from kce.controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
-from kce.controller.partition_states import create_partition_states, update_leader_and_isr
+from kce.controller.partition_states import create_partition_states, update_leader_and_isr, with_epoch
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.errors import ControllerMoved
@@ -245,16 +245,22 @@ class PartitionStateMachine:
         written = await update_leader_and_isr(
             self._zk, {tp: e.state for tp, e in elected.items()}, self._context.epoch, self._context.epoch_zk_version
         )
-        for tp, state in written.updated.items():  # rule 6.16
-            leadership = Leadership(state, self._context.epoch)
-            self._context.put_leadership(tp, leadership)
-            self._batch.add_leader_and_isr(
-                elected[tp].recipients, tp, leadership, self._context.assignment(tp), is_new=False
-            )
-            self.unclean_elections += elected[tp].unclean
-            results[tp] = state
+        context, updated = self._context, written.updated
+        context.put_all_leadership(with_epoch(updated, context.epoch))
+        self._add_elected({tp: elected[tp] for tp in updated})  # rule 6.16
+        self.unclean_elections += sum(elected[tp].unclean for tp in updated)
+        results.update(updated)
         results.update(written.failed)
         return written.retry
+
+    def _add_elected(self, elected: Mapping[TopicPartition, Elected]) -> None:
+        context = self._context
+        if not context.replicas_on_offline_dirs:
+            self._batch.add_all_leader_and_isr(elected, lambda tp, replicas: elected[tp].recipients)
+            return
+        for tp, one in elected.items():  # partitions with equal replicas may have different recipients
+            known = context.leadership[tp]
+            self._batch.add_leader_and_isr(one.recipients, tp, known, context.assignment(tp), is_new=False)
 
     async def _choose(
         self, current: dict[TopicPartition, LeaderAndIsr], strategy: Strategy

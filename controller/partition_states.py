@@ -25,6 +25,17 @@ async def create_partition_states(
     return created
 
 
+def with_epoch(
+    states: Mapping[TopicPartition, LeaderAndIsr], controller_epoch: ControllerEpoch
+) -> dict[TopicPartition, Leadership]:
+    """Equal states become one object: what is sent of them is encoded once."""
+    made: dict[LeaderAndIsr, Leadership] = {}
+    for state in states.values():
+        if state not in made:
+            made[state] = Leadership(state, controller_epoch)
+    return {tp: made[state] for tp, state in states.items()}
+
+
 async def update_leader_and_isr(
     zk: KafkaZkClient,
     states: Mapping[TopicPartition, LeaderAndIsr],

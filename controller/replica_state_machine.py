@@ -22,7 +22,7 @@ from dataclasses import replace
 from kce.controller.context import ControllerContext, ReplicaState
 from kce.controller.errors import StateChangeFailed
 from kce.controller.iteration_order import trie_order
-from kce.controller.partition_states import update_leader_and_isr
+from kce.controller.partition_states import update_leader_and_isr, with_epoch
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -224,10 +224,8 @@ class ReplicaStateMachine:
         with_leadership = [tp for tp in partitions if tp in self._context.leadership]
         without_leadership = [tp for tp in partitions if tp not in self._context.leadership]
         removed = await self._remove_from_isr(broker, with_leadership)
-        for tp, known in removed.items():  # rule 6.26
-            if not self._context.is_queued_for_deletion(tp.topic):
-                others = [r for r in self._context.replicas(tp) if r != broker]
-                self._batch.add_leader_and_isr(others, tp, known, self._context.assignment(tp), is_new=False)
+        told = [tp for tp in removed if not self._context.is_queued_for_deletion(tp.topic)]
+        self._batch.add_all_leader_and_isr(told, lambda tp, rs: tuple(r for r in rs if r != broker))  # rule 6.26
         if without_leadership:  # rule 6.27
             everyone = self._context.live_or_shutting_down_broker_ids
             self._batch.add_update_metadata(everyone, without_leadership)
@@ -248,6 +246,8 @@ class ReplicaStateMachine:
     ) -> list[TopicPartition]:
         context = self._context
         shrunk: dict[TopicPartition, LeaderAndIsr] = {}
+        unchanged: dict[TopicPartition, LeaderAndIsr] = {}
+        alike: dict[int, LeaderAndIsr] = {}  # of equal states, which are one object
         try:
             found = await self._zk.get_partition_states(partitions)
         except StoreError as e:
@@ -264,17 +264,18 @@ class ReplicaStateMachine:
                 )
             elif broker in known.leader_and_isr.isr:
                 state = known.leader_and_isr
-                leader = NO_LEADER if state.leader == broker else state.leader
-                # the last member stays in the ISR, even dead (7.18)
-                isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
-                shrunk[tp] = state.new_leader_and_isr(leader, isr)
+                if id(known) not in alike:
+                    leader = NO_LEADER if state.leader == broker else state.leader
+                    # the last member stays in the ISR, even dead (7.18)
+                    isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
+                    alike[id(known)] = state.new_leader_and_isr(leader, isr)
+                shrunk[tp] = alike[id(known)]
             else:
-                done[tp] = Leadership(known.leader_and_isr, context.epoch)
-                context.put_leadership(tp, done[tp])
+                unchanged[tp] = known.leader_and_isr
         written = await update_leader_and_isr(self._zk, shrunk, context.epoch, context.epoch_zk_version)
-        for tp, state in written.updated.items():
-            done[tp] = Leadership(state, context.epoch)
-            context.put_leadership(tp, done[tp])
+        finished = with_epoch({**unchanged, **written.updated}, context.epoch)
+        context.put_all_leadership(finished)
+        done.update(finished)
         for tp, error in written.failed.items():
             self._failed(broker, tp, error)
         return written.retry

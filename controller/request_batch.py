@@ -7,7 +7,7 @@ them in that order.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from kce import wire
@@ -143,7 +143,7 @@ class ControllerRequestBatch:
         partitions without leadership. The context must not change between such additions to one batch."""
         if broker in self._known:
             self._settle_known()
-        self.add_all_known_leader_and_isr(partitions, lambda replicas: (broker,))
+        self.add_all_known_leader_and_isr(partitions, lambda tp, replicas: (broker,))
 
     def add_all_known_leader_and_isr(self, partitions: Iterable[TopicPartition], recipients: Recipients) -> None:
         """The same for all brokers that get a partition, to a batch that has nothing for them."""
@@ -158,6 +158,18 @@ class ControllerRequestBatch:
         self._add_metadata_for_all()
         if self._leader_and_isr:
             self._settle_known()
+
+    def add_all_leader_and_isr(self, partitions: Collection[TopicPartition], recipients: Recipients) -> None:
+        """``add_leader_and_isr`` of each partition with its cached leadership, for existing replicas."""
+        if not partitions:
+            return
+        if self._known:
+            self._settle_known()
+        self._known.add(self._context, partitions, recipients)
+        if self._leader_and_isr:
+            self._settle_known()
+        self._add_metadata_for_all()
+        self.add_update_metadata((), partitions)
 
     def _settle_known(self) -> None:
         """Something else may be added for the same partitions."""

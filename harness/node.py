@@ -329,11 +329,11 @@ class Node:
     def _survives_failed_log_dirs(self) -> bool:
         return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
 
-    def _broker_config_changed(self, config: Mapping[str, str]) -> None:
+    def _broker_config_changed(self, own: Mapping[str, str], default: Mapping[str, str]) -> None:
         """The broker's dynamic settings, which topics without their own share (rule B7.30)."""
-        if self._topics.broker_changed(config) and self.logs is not None:
+        if self._topics.broker_changed({**default, **own}) and self.logs is not None:
             self.logs.update_config()
-        self.broker.config_changed(config)
+        self.broker.config_changed(own, default)
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
         self._quotas.topic_config_changed(topic, config)

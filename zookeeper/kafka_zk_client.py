@@ -248,14 +248,13 @@ class KafkaZkClient(RegistrationClient):
         expected: EpochZkVersion,
     ) -> UpdateResult:
         """Write each state if its partition epoch is current, and sort the results (rules 1.50, 1.51)."""
-        ops = [
-            SetData(
-                zd.partition_state_path(tp),
-                zd.encode_partition_state(Leadership(state, controller_epoch)),
-                state.partition_epoch,
-            )
-            for tp, state in states.items()
-        ]
+        encoded: dict[int, bytes] = {}  # of states that are one object
+        ops = []
+        for tp, state in states.items():
+            data = encoded.get(id(state))
+            if data is None:
+                data = encoded[id(state)] = zd.encode_partition_state(Leadership(state, controller_epoch))
+            ops.append(SetData(zd.partition_state_path(tp), data, state.partition_epoch))
         result = UpdateResult({}, [], {})
         try:
             answers = await self.fenced(ops, expected)

@@ -6,14 +6,13 @@ The response waits until the controller has elected leaders and this broker's me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kce.broker_stub.config_entries import BrokerSettings, topic_entries
+from kce.broker_stub.config_entries import ConfigEntry, topic_entries
 from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, answering_mutations, has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services
-from kce.broker_stub.handlers.describe_configs import broker_settings
 from kce.broker_stub.metadata_cache import MetadataSnapshot
 from kce.broker_stub.quotas.mutations import MutationQuota
 from kce.broker_stub.reactor import RequestContext
@@ -119,18 +118,17 @@ async def _create(
         topics, {broker.broker_id: broker.rack for broker in alive}, validate_only=validate_only, permit=quota.record
     )
     results = {result.name: result for result in created}
-    settings = await broker_settings(services)
-    inherited = _configs({}, settings)
+    settings = services.dynamic_config.by_source
     for topic in topics:
         result = results[topic.name]
         if result.error_code == ErrorCode.NONE:
             own = {entry.name: entry.value or "" for entry in topic.configs}
-            configs = _configs(own, settings) if own else inherited
-            results[topic.name] = replace(result, configs=configs, error_message=None)
+            entries = topic_entries(own, settings) if own else settings.inherited
+            results[topic.name] = replace(result, configs=_configs(entries), error_message=None)
     return results
 
 
-def _configs(own: Mapping[str, str], settings: BrokerSettings) -> tuple[CreatableTopicConfigs, ...]:
+def _configs(entries: Iterable[ConfigEntry]) -> tuple[CreatableTopicConfigs, ...]:
     return tuple(
         CreatableTopicConfigs(
             name=entry.name,
@@ -139,7 +137,7 @@ def _configs(own: Mapping[str, str], settings: BrokerSettings) -> tuple[Creatabl
             config_source=entry.source,
             is_sensitive=entry.is_sensitive,
         )
-        for entry in topic_entries(own, settings)
+        for entry in entries
     )
 
 

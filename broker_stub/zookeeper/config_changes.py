@@ -35,7 +35,7 @@ class ConfigChangeListener:
     The broker's entry in ZooKeeper overrides the cluster's default, which overrides ``static_unclean`` (rule 7.4).
 
     ``on_client_config`` receives the configuration of users, clients and addresses at startup and after each change,
-    ``on_broker_config`` that of this broker, in which its own entries override the cluster's defaults.
+    ``on_broker_config`` this broker's own entries, and the cluster's defaults, which those override.
     ``run`` ends with the broker.
     """
 
@@ -47,7 +47,7 @@ class ConfigChangeListener:
         static_unclean: bool,
         on_unclean_election_enabled: OnUncleanElectionEnabled = lambda topic: None,
         on_client_config: OnClientConfig = lambda kind, name, config: None,
-        on_broker_config: Callable[[Mapping[str, str]], None] = lambda config: None,
+        on_broker_config: Callable[[Mapping[str, str], Mapping[str, str]], None] = lambda own, default: None,
         on_topic_config: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None,
     ) -> None:
         self._on_unclean_election_enabled = on_unclean_election_enabled
@@ -145,7 +145,7 @@ class ConfigChangeListener:
         if config != self._broker_configs.get(entity, {}):
             self._broker_configs[entity] = config
             default, own = (self._broker_configs.get(name, {}) for name in (znodes.DEFAULT_ENTITY, self._broker))
-            self._on_broker_config({**default, **own})
+            self._on_broker_config(own, default)
         if UNCLEAN not in config:
             self._dynamic.pop(entity, None)
         else:

@@ -23,15 +23,19 @@ class TopicConfigReader:
     def __init__(self, zk: KafkaZkClient, changed: Callable[[str, Mapping[str, str]], None]) -> None:
         self._zk = zk
         self._changed = changed
-        self._lost, self._back = trio.Event(), trio.Event()
+        self._is_lost = False
+        self._back = trio.Event()
         self._unread: set[str] = set()
+        #: of reads, which end with the connection
+        self._scopes: set[trio.CancelScope] = set()
 
     def session_changed(self, state: SessionState) -> None:
-        if state in (SessionState.CONNECTED, SessionState.ESTABLISHED):
-            self._lost = trio.Event()
+        self._is_lost = state not in (SessionState.CONNECTED, SessionState.ESTABLISHED)
+        if not self._is_lost:
             self._back.set()
-        else:
-            self._lost.set()
+            return
+        for scope in self._scopes:
+            scope.cancel()
 
     async def read_all(self, also: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None) -> None:
         """For the start: ``also`` gets what ``changed`` gets. Raises StoreError, SessionExpired."""
@@ -50,17 +54,13 @@ class TopicConfigReader:
     async def prepare(self, topics: Collection[str]) -> None:
         """Returns when they are read, or when ZooKeeper cannot be reached."""
         self._unread.update(topics)
-        lost = self._lost
-
-        async def read() -> None:
-            await self._read_unread(topics)
-            nursery.cancel_scope.cancel()
-
-        if not lost.is_set():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read)
-                await lost.wait()
-                nursery.cancel_scope.cancel()
+        if not self._is_lost:
+            with trio.CancelScope() as scope:
+                self._scopes.add(scope)
+                try:
+                    await self._read_unread(topics)
+                finally:
+                    self._scopes.discard(scope)
         if not self._unread.isdisjoint(topics):
             log.warning("the settings of topics %s cannot be read from ZooKeeper now", ", ".join(sorted(topics)))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 
 import trio
+
+from kce.harness.world.tcp_stream import TcpStream
 
 
 class TcpProxy:
@@ -46,11 +49,11 @@ class TcpProxy:
     def is_cut(self) -> bool:
         return self._cut
 
-    async def _serve(self, client: trio.SocketStream) -> None:
+    async def _serve(self, accepted: trio.SocketStream) -> None:
         with trio.CancelScope() as scope:
             self._connections.add(scope)
             try:
-                async with client:
+                async with _quick(accepted) as client:
                     if not self._cut:
                         await self._forward(client)
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -58,8 +61,9 @@ class TcpProxy:
             finally:
                 self._connections.discard(scope)
 
-    async def _forward(self, client: trio.SocketStream) -> None:
-        async with await trio.open_tcp_stream(*self._target) as server, trio.open_nursery() as nursery:
+    async def _forward(self, client: TcpStream) -> None:
+        dialled = await trio.open_tcp_stream(*self._target)
+        async with _quick(dialled) as server, trio.open_nursery() as nursery:
             nursery.start_soon(_pump, client, server, nursery.cancel_scope, self._slowed)
             nursery.start_soon(_pump, server, client, nursery.cancel_scope, self._muted)
 
@@ -72,12 +76,17 @@ class TcpProxy:
             await self._heard.wait()
 
 
+def _quick(stream: trio.SocketStream) -> TcpStream:
+    """The same connection, of which each pass costs half the time."""
+    return TcpStream(socket.socket(fileno=stream.socket.detach()))
+
+
 async def _pump(
-    source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope, before: Callable[[], Awaitable[None]]
+    source: TcpStream, sink: TcpStream, both: trio.CancelScope, before: Callable[[], Awaitable[None]]
 ) -> None:
     """One direction; its end is the end of both. ``before`` is awaited before what has come is sent on."""
     try:
-        async for data in source:
+        while data := await source.receive_some():
             await before()
             await sink.send_all(data)
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from kce import wire
+from kce.broker_stub.config_entries import BrokerSettings
 from kce.broker_stub.ports import NoController, NoStore
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import ElectionType, TopicPartition
@@ -167,6 +168,24 @@ async def test_create_topics_responds_when_every_partition_has_a_leader(node) ->
     (topic,) = answer().topics
     assert (topic.error_code, topic.num_partitions, topic.replication_factor) == (ErrorCode.NONE, 2, 1)
     assert {c.name: c.value for c in topic.configs}["segment.bytes"] == "1073741824"
+
+
+async def test_a_new_topic_inherits_the_brokers_dynamic_settings(node) -> None:  # rules B1.52, B7.26
+    own, default = {"log.segment.bytes": "2000"}, {"log.segment.bytes": "1000", "log.retention.ms": "7"}
+    node.services.dynamic_config.by_source = BrokerSettings({}, own, default)
+    topics = creatable("b"), creatable("c", retention_ms="8")
+    answer = await parked(node, wire.CreateTopicsRequest(topics=topics, timeout_ms=60_000), 7)
+    for topic in topics:
+        node.cache.update(update_metadata(umr_state(0), topic=topic.name))
+    await trio.testing.wait_all_tasks_blocked()
+    found = [
+        {c.name: (c.value, c.config_source) for c in topic.configs if c.name in ("segment.bytes", "retention.ms")}
+        for topic in answer().topics
+    ]
+    assert found == [
+        {"segment.bytes": ("2000", 2), "retention.ms": ("7", 3)},
+        {"segment.bytes": ("2000", 2), "retention.ms": ("8", 1)},
+    ]
 
 
 async def test_create_and_delete_topics_time_out(node, autojump_clock) -> None:  # rules 10.8, 10.36, B2.28

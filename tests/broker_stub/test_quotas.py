@@ -136,13 +136,19 @@ async def test_raised_limits_take_effect_at_once(nursery) -> None:  # rule B1.52
     nursery.start_soon(wait)
     await wait_all_tasks_blocked()
     assert not admitted.is_set()
-    broker.config_changed({"max.connections": "nonsense"})
+    broker.config_changed({"max.connections": "nonsense"}, {})
     await wait_all_tasks_blocked()
     assert not admitted.is_set()
-    broker.config_changed({"max.connections": "2", "max.connections.per.ip.overrides": f"{ADDRESS}:1"})
+    broker.config_changed({"max.connections": "2", "max.connections.per.ip.overrides": f"{ADDRESS}:1"}, {})
     await admitted.wait()
     assert not quotas.acquire("CONTROL", ADDRESS)
-    broker.config_changed({})
+    broker.config_changed({}, {"max.connections": "3"})
+    assert quotas.limits.total == 3
+    assert dict(broker.dynamic_config.by_source.dynamic_default) == {"max.connections": "3"}
+    broker.config_changed({"max.connections": "4"}, {"max.connections": "3"})
+    assert quotas.limits.total == 4  # its own come first
+    assert dict(broker.dynamic_config.by_source.dynamic) == {"max.connections": "4"}
+    broker.config_changed({}, {})
     assert quotas.limits == broker.config.connection_limits
 
 

@@ -60,10 +60,10 @@ def test_states_are_dealt_out_as_tables_are_grouped(
     context, known = context_of(partitions), KnownReplicas()
     lists = lists_of(context, twice=twice)
     if at_once:
-        known.add(context, context.assignments, lambda replicas: replicas)
+        known.add(context, context.assignments, lambda tp, replicas: replicas)
     else:
         for one, found in lists.items():
-            known.add(context, found, lambda replicas, one=one: (one,))
+            known.add(context, found, lambda tp, replicas, one=one: (one,))
     expected = {}
     for one, found in lists.items():
         table: HashTable[TopicPartition, LeaderAndIsrState] = HashTable()
@@ -140,3 +140,31 @@ def test_a_batch_with_something_else_sends_the_same(
     assert mine == theirs
     if led:
         assert len(sent_by_many.requests) == len(sent_by_each.requests)
+
+
+@given(PARTITIONS, st.sampled_from(["2.8-IV0", "0.11.0"]), st.booleans(), st.booleans())
+def test_what_is_added_at_once_is_what_is_added_one_by_one(
+    partitions: list[tuple[str, int, set[int], bool]], ibp: str, new_first: bool, twice: bool
+) -> None:
+    """To all replicas but broker 1, and with ``twice`` then to all but broker 2 what has become of them."""
+    context = context_of(partitions)
+    sent = []
+    for at_once in (True, False):
+        sent.append(Sent())
+        config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion.parse(ibp), inter_broker_listener="DATA")
+        batch = ControllerRequestBatch(config, context, sent[-1], None)  # type: ignore[arg-type]
+        led = dict(context.leadership)
+        if new_first and led:
+            tp = next(iter(led))
+            batch.add_leader_and_isr([BrokerId(3)], tp, led[tp], context.assignment(tp), is_new=True)
+        for gone in (1, 2) if twice else (1,):
+            if at_once:
+                batch.add_all_leader_and_isr(led, lambda tp, rs, gone=gone: (-1, *(r for r in rs if r != gone)))  # type: ignore[misc]
+            else:
+                for tp in led:
+                    others = [r for r in context.replicas(tp) if r != gone]
+                    batch.add_leader_and_isr(others, tp, context.leadership[tp], context.assignment(tp), is_new=False)
+            context.put_all_leadership({tp: Leadership(known[0].new_epoch(), known[1]) for tp, known in led.items()})
+        batch.send()
+        context.put_all_leadership(led)
+    assert sent[0].requests == sent[1].requests

@@ -256,7 +256,8 @@ class KazooStore(KazooSession, store.MetadataStore):
         chroot = self._client.chroot
         sizes = [sum(map(jute.op_bytes, group)) for group in groups]
         sent = [group for group, size in zip(groups, sizes, strict=True) if size <= store.MAX_REQUEST_BYTES]
-        large = {i for i, group in enumerate(sent) if sum(map(jute.op_bytes, group)) > store.DEFAULT_JUTE_MAXBUFFER}
+        sent_sizes = [size for size in sizes if size <= store.MAX_REQUEST_BYTES]
+        large = {i for i, size in enumerate(sent_sizes) if size > store.DEFAULT_JUTE_MAXBUFFER}
 
         def body(i: int) -> bytes:
             return jute.multi(sent[i], chroot, self._acls_of)

@@ -77,7 +77,7 @@ class Fixture:
             static_unclean=False,
             on_unclean_election_enabled=lambda topic: self.told.append(("unclean", topic)),
             on_client_config=lambda kind, name, config: self.told.append((kind, name, dict(config))),
-            on_broker_config=lambda config: self.told.append(("broker", dict(config))),
+            on_broker_config=lambda own, default: self.told.append(("broker", {**default, **own})),
             on_topic_config=lambda topic, config: self.told.append(("topic", topic, dict(config))),
         )
 
