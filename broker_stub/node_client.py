@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+from collections.abc import Callable
 
 import trio
 
@@ -24,17 +25,24 @@ class NodeClient:
 
     async def request(self, message: wire.Message, api_version: int) -> wire.Message:
         """Raises ConnectionLost, wire.WireError; the connection is unusable after either."""
-        self._correlation_id += 1
-        await self._connection.send_frame(
-            wire.encode_request(
-                message, api_version=api_version, correlation_id=self._correlation_id, client_id=self._client_id
+
+        def encode(correlation_id: int) -> bytes:
+            return wire.encode_request(
+                message, api_version=api_version, correlation_id=correlation_id, client_id=self._client_id
             )
-        )
+
+        frame = await self.exchange(encode)
+        return wire.decode_response(frame, api_key=message.__api_key__, api_version=api_version)[1]
+
+    async def exchange(self, encode: Callable[[int], bytes]) -> bytes:
+        """Send what ``encode`` makes of a correlation id; the response to it. Raises ConnectionLost."""
+        self._correlation_id += 1
+        await self._connection.send_frame(encode(self._correlation_id))
         frame = await self._connection.receive_frame()
-        header, response = wire.decode_response(frame, api_key=message.__api_key__, api_version=api_version)
-        if header.correlation_id != self._correlation_id:
-            raise ConnectionLost(f"the response has correlation id {header.correlation_id}, not {self._correlation_id}")
-        return response
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if correlation_id != self._correlation_id:
+            raise ConnectionLost(f"the response has correlation id {correlation_id}, not {self._correlation_id}")
+        return frame
 
     async def api_versions(self) -> dict[int, tuple[int, int]]:
         """The node's supported versions: API key -> first and last. Raises like ``request``.

@@ -36,6 +36,8 @@ READY_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 20
 #: from the end of its output to the end of a process
 EXIT_TIMEOUT_S = 2
+#: glibc keeps the memory of large requests for the next ones; to get it anew from the kernel is a fault for each page
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
 
 class Member(ABC):
@@ -281,7 +283,7 @@ class ProcessMember(Member):
         with self.log_path.open("ab") as log:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "kce.harness.node_process"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0, env=MEMORY | os.environ,
             )  # fmt: skip
         self._guard.watch(process.pid)
         self._process, self._paused = process, False

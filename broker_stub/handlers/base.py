@@ -132,8 +132,13 @@ class Handler(Generic[R]):
 
 def respond_to(request: Request, make: Callable[[], wire.Message]) -> None:
     """Answer a request that has waited. Whoever completed it is not concerned by a failure (rule B1.31)."""
+    answer_by(request, lambda: request.respond(make()))
+
+
+def answer_by(request: Request, answer: Callable[[], None]) -> None:
+    """``respond_to`` where ``answer`` responds by itself."""
     try:
-        request.respond(make())
+        answer()
     except Exception as e:
         log.exception("%r failed", request)
         request.fail(e)

@@ -12,7 +12,7 @@ from kce import wire
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Slice, content
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Handler, Services, answer_by, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.quotas.client_quotas import client
@@ -39,6 +39,7 @@ from kce.wire import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     FetchResponsePartitionData,
+    single_fetch,
 )
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.down_conversion import UnsupportedCodec, down_converted
@@ -103,7 +104,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         elif (quotas := services.quotas).fetch.enabled or quotas.request.enabled:
             respond_to(request, lambda: _maybe_throttled(request, fetching, answers, services))
             return
-        respond_to(request, lambda: _response(fetching, answers, context, services, is_consumer=replica_id < 0))
+        answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=replica_id < 0))
 
     session = SessionWait(fetching.session.id, more) if fetching.session is not None and fetching.has_idle else None
     plane.fetch(params, known, respond, session)
@@ -218,7 +219,7 @@ def _maybe_throttled(
         size = _size(_message(NO_SESSION, fetching.told(answers), context, services, is_consumer=True), context)
     ms = services.quotas.charge_fetch(request, size)
     if not ms:
-        return _response(fetching, answers, context, services, is_consumer=True)
+        return _response(fetching, answers, context, services)
     try:
         return FetchResponse(throttle_time_ms=ms, session_id=fetching.throttled())
     except Refused as e:
@@ -250,20 +251,63 @@ def _topic_of(told: tuple[Requested, Read]) -> tuple[str, UUID | None]:
     return ("" if wanted.topic_id is not None else wanted.topic), wanted.topic_id
 
 
+def _answer(
+    request: Request,
+    fetching: FetchContext,
+    answers: Sequence[tuple[Requested, Read]],
+    services: Services,
+    *,
+    is_consumer: bool,
+) -> None:
+    session_id = NO_SESSION if fetching.session is None else fetching.session.id
+    try:
+        told = fetching.answered(answers)
+    except Refused as e:
+        request.respond(FetchResponse(error_code=e.code, session_id=session_id))
+        return
+    context = request.context
+    payload = None if request.is_timed else _single(session_id, told, context)
+    if payload is None:
+        request.respond(_message(session_id, told, context, services, is_consumer=is_consumer))
+    else:
+        request.respond_payload(payload, single_fetch.ERRORS)
+
+
+def _single(session_id: int, told: Sequence[tuple[Requested, Read]], context: RequestContext) -> wire.Payload | None:
+    """The response, if it has one partition and nothing but its records."""
+    if len(told) != 1 or context.header.api_version not in single_fetch.RESPONSES:
+        return None
+    ((requested, read),) = told
+    topic_id = requested.wanted.topic_id
+    if read.error or read.diverging is not None or read.aborted or topic_id is None:
+        return None
+    return single_fetch.encode_response(
+        context.header.correlation_id,
+        session_id,
+        topic_id,
+        requested.wanted.partition,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start_offset,
+        knows_aborted=read.aborted is not None,
+        preferred_read_replica=read.preferred_replica,
+        records=read.records,
+    )
+
+
 def _response(
     fetching: FetchContext,
     answers: Sequence[tuple[Requested, Read]],
     context: RequestContext,
     services: Services,
-    *,
-    is_consumer: bool,
 ) -> FetchResponse:
+    """To a consumer."""
     session_id = NO_SESSION if fetching.session is None else fetching.session.id
     try:
         told = fetching.answered(answers)
     except Refused as e:
         return FetchResponse(error_code=e.code, session_id=session_id)
-    return _message(session_id, told, context, services, is_consumer=is_consumer)
+    return _message(session_id, told, context, services, is_consumer=True)
 
 
 def _message(
@@ -376,4 +420,8 @@ def error_response(message: FetchRequest, context: RequestContext, error: ErrorC
     )
 
 
-HANDLER: Final = Handler(FetchRequest, handle, error_response)
+def _decode(frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
+    return single_fetch.decode_request(frame) or wire.decode_request(frame, max_elements)
+
+
+HANDLER: Final = Handler(FetchRequest, handle, error_response, decode=_decode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -56,12 +55,14 @@ class Extent(NamedTuple):
 
 def extent_of(checked: CheckedRecords) -> Extent:
     """Of at least one batch. Raises CorruptMessage if offsets do not ascend."""
-    headers = [header for _, header in checked.batches]
-    first, last = headers[0], headers[-1]
-    for one, other in itertools.pairwise(headers):
-        if one.last_offset >= other.last_offset:
-            raise CorruptMessage(f"offset {other.last_offset} follows {one.last_offset}")
-    most = max(headers, key=lambda header: header.max_timestamp)  # the first of them
+    (_, first), *more = checked.batches
+    last = most = first
+    for _, header in more:
+        if last.last_offset >= header.last_offset:
+            raise CorruptMessage(f"offset {header.last_offset} follows {last.last_offset}")
+        last = header
+        if header.max_timestamp > most.max_timestamp:
+            most = header
     is_v2 = first.magic == 2
     return Extent(
         first.base_offset if is_v2 else first.last_offset,

@@ -98,8 +98,10 @@ class Purgatory(Generic[K, O]):
 
     def try_complete_or_watch(self, operation: O, keys: Iterable[K]) -> bool:
         """Whether it is completed. At least one key (rule B2.2)."""
-        if operation.try_complete():
-            return True
+        return operation.try_complete() or self.watch(operation, keys)
+
+    def watch(self, operation: O, keys: Iterable[K]) -> bool:
+        """``try_complete_or_watch`` of an operation whose condition was not met just now."""
         watched = list(keys)
         assert watched, "an operation without keys is never checked"
         for key in watched:

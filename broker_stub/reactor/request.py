@@ -267,8 +267,12 @@ class Request:
 
     def respond_encoded(self, encoded: bytes, errors: Mapping[int, int]) -> None:
         """Send a response that is encoded already; only the correlation id changes. It does not throttle."""
+        self.respond_payload(_CORRELATION_ID.pack(self.context.header.correlation_id) + encoded[4:], errors)
+
+    def respond_payload(self, payload: wire.Payload, errors: Mapping[int, int]) -> None:
+        """Send a response that is encoded already. It does not throttle."""
         self._errors = errors
-        self._answer(Action.SEND, _CORRELATION_ID.pack(self.context.header.correlation_id) + encoded[4:])
+        self._answer(Action.SEND, payload)
 
     @property
     def error_codes(self) -> Mapping[int, int]:

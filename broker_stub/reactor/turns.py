@@ -84,6 +84,8 @@ class Turns(trio.abc.Instrument):
 
     async def run(self) -> None:
         """Give turns until cancelled."""
+        if self.slice_seconds == math.inf:
+            return
         trio.lowlevel.add_instrument(self)
         try:
             while True:

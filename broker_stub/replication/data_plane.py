@@ -160,7 +160,7 @@ class DataPlane:
             code = self._settled(topic_partition, result) if acks == ALL else _code(result)
             if code is None:
                 operation = DelayedProduce(self._settled, produced, timeout_ms, respond)
-                self.produce_purgatory.try_complete_or_watch(operation, appended)
+                self.produce_purgatory.watch(operation, appended)
                 return
             results[topic_partition] = result, code
         respond(results)
@@ -215,7 +215,7 @@ class DataPlane:
             keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
             if session is not None:
                 keys.append(session.session_id)
-            self.fetch_purgatory.try_complete_or_watch(operation, keys)
+            self.fetch_purgatory.watch(operation, keys)
 
     def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
         """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""
@@ -253,17 +253,21 @@ class DataPlane:
 
     def _follower_fetched(self, partition: Partition, broker_id: int, fetch: PartitionFetch, found: Read) -> Read:
         """Rule B4.41."""
-        follower = partition.followers.get(broker_id)
+        followers, start = partition.followers, found.start
+        follower = followers.get(broker_id)
         assert follower is not None
-        before = partition.followers.low_watermark(found.log_start_offset, self.is_alive)
+        starts_elsewhere = fetch.log_start_offset != follower.log_start_offset
+        before = followers.low_watermark(found.log_start_offset, self.is_alive) if starts_elsewhere else 0
         known_end = follower.end.offset
         now_ms = trio.current_time() * 1000
         if broker_id not in partition.isr:  # each of its fetches is a chance to join
             found = found._replace(bound=-1)
-        follower.fetched(found.start._replace(offset=fetch.offset), fetch.log_start_offset, now_ms, found.end_offset)
+        if start.offset != fetch.offset:
+            start = start._replace(offset=fetch.offset)
+        follower.fetched(start, fetch.log_start_offset, now_ms, found.end_offset)
         self._on_follower_fetched(partition, broker_id)
         moved = follower.end.offset != known_end and self._advance(partition)
-        if moved or partition.followers.low_watermark(found.log_start_offset, self.is_alive) > before:
+        if moved or (starts_elsewhere and followers.low_watermark(found.log_start_offset, self.is_alive) > before):
             self.high_watermark_moved(partition.topic_partition)
         return found
 

@@ -153,7 +153,8 @@ class ReplicaFetcher:
                         await self._wait()
                         continue
                     try:
-                        await self._truncate({tp: state for tp, state in ready.items() if state.is_truncating})
+                        if truncating := {tp: state for tp, state in ready.items() if state.is_truncating}:
+                            await self._truncate(truncating)
                         await self._fetch({tp: state for tp, state in ready.items() if not state.is_truncating})
                     except (OSError, trio.TooSlowError, wire.WireError) as e:
                         log.info("%r: %s", self, e or type(e).__name__)

@@ -75,6 +75,24 @@ class FollowerSession:
         )
         return request, version
 
+    def only_change(
+        self, changed: Mapping[TopicPartition, FollowerFetch], forgotten: Collection[TopicPartition], version: int
+    ) -> tuple[TopicPartition, FollowerFetch] | None:
+        """The one partition that the next request lists, if it goes by id and says nothing else. It is sent then."""
+        if len(changed) != 1 or forgotten or self._epoch == INITIAL_EPOCH or version != self._version:
+            return None
+        ((partition, fetch),) = changed.items()
+        known = self.sent.get(partition)
+        if known is None or known == fetch or known.topic_id != fetch.topic_id:
+            return None
+        self.sent[partition] = fetch
+        return partition, fetch
+
+    @property
+    def id_and_epoch(self) -> tuple[int, int]:
+        """Of the next request."""
+        return self._id, self._epoch
+
     def _topics(
         self, listed: Mapping[TopicPartition, FollowerFetch], by_id: bool, version: int
     ) -> Iterator[FetchTopic]:

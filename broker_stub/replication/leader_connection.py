@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
+from kce import wire
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.node_client import NodeClient
@@ -29,8 +30,11 @@ from kce.wire import (
     ReplicaState,
     error_name,
 )
+from kce.wire.single_fetch import REQUESTS, SingleFetch, decode_response
 from kce.wire.transport import ConnectionLost, Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition, by_topic
+
+T = TypeVar("T")
 
 #: the first version of Fetch with the state of the replica
 _REPLICA_STATE_SINCE: Final = 15
@@ -59,6 +63,8 @@ class LeaderConnection:
         self._dial = dial
         self._config = config
         self._client_id = client_id
+        self._encoded_client_id = client_id.encode()
+        self._fetch_version = config.inter_broker_protocol_version.fetch_version
         self._client: NodeClient | None = None
         self._session = FollowerSession(config.replica_fetch_max_bytes)
 
@@ -71,14 +77,18 @@ class LeaderConnection:
         self, message: FetchRequest | ListOffsetsRequest | OffsetForLeaderEpochRequest, version: int
     ) -> object:
         """Send a request without ApiVersions: `inter.broker.protocol.version` decides the version (rule B5.11)."""
+        return await self._ask(lambda client: client.request(message, version))
+
+    async def _ask(self, ask: Callable[[NodeClient], Awaitable[T]]) -> T:
         try:
-            with trio.fail_after(self._config.replica_socket_timeout_ms / 1000):
+            with trio.CancelScope(deadline=trio.current_time() + self._config.replica_socket_timeout_ms / 1000):
                 if self._client is None:
                     connection = await self._dial(
                         self.endpoint.host, self.endpoint.port, to=self._leader, listener=self.endpoint.listener
                     )
                     self._client = NodeClient(connection, self._client_id)
-                return await self._client.request(message, version)
+                return await ask(self._client)
+            raise trio.TooSlowError  # noqa: TRY301 - closed like after any other
         except BaseException:
             await self.aclose()
             raise
@@ -97,8 +107,11 @@ class LeaderConnection:
 
         Partitions of which the leader has nothing to say are missing from the answer (rule B4.29).
         """
-        config, session = self._config, self._session
-        request, version = session.request(changed, forgotten, config.inter_broker_protocol_version.fetch_version)
+        config, session, latest = self._config, self._session, self._fetch_version
+        only = session.only_change(changed, forgotten, latest) if latest in REQUESTS else None
+        if only is not None:
+            return await self._fetch_one(*only, broker_epoch)
+        request, version = session.request(changed, forgotten, latest)
         has_state = version >= _REPLICA_STATE_SINCE
         response = await self._request(
             replace(
@@ -113,7 +126,41 @@ class LeaderConnection:
             ),
             version,
         )
+        return await self._answered(response, version)
+
+    async def _fetch_one(
+        self, partition: TopicPartition, fetch: FollowerFetch, broker_epoch: int
+    ) -> dict[TopicPartition, FetchResponsePartitionData]:
+        """``fetch`` of a session in which nothing else has changed."""
+        config, version, topic_id = self._config, self._fetch_version, fetch.topic_id
+        assert topic_id is not None
+        request = SingleFetch(
+            config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes, config.replica_fetch_response_max_bytes,
+            *self._session.id_and_epoch, topic_id, partition.partition, fetch.leader_epoch, fetch.offset,
+            fetch.last_fetched_epoch, fetch.log_start_offset, config.replica_fetch_max_bytes, config.broker_id,
+            broker_epoch,
+        )  # fmt: skip
+
+        def encode(correlation_id: int) -> bytes:
+            return request.encode(api_version=version, correlation_id=correlation_id, client_id=self._encoded_client_id)
+
+        async def ask(client: NodeClient) -> tuple[int, FetchResponsePartitionData] | wire.Message:
+            frame = await client.exchange(encode)
+            found = decode_response(frame, topic_id, partition.partition)
+            if found is not None:
+                return found
+            return wire.decode_response(frame, api_key=FetchRequest.__api_key__, api_version=version)[1]
+
+        response = await self._ask(ask)
+        if not isinstance(response, tuple):
+            return await self._answered(response, version)
+        session_id, data = response
+        self._session.answered(session_id)
+        return {partition: data}
+
+    async def _answered(self, response: object, version: int) -> dict[TopicPartition, FetchResponsePartitionData]:
         assert isinstance(response, FetchResponse)
+        session = self._session
         if response.error_code in _SESSION_ERRORS:  # the next request begins another session
             session.end()
             return {}

@@ -10,6 +10,7 @@ from kce.broker_stub.errors import ApiException, Refused
 from kce.broker_stub.log import Isolation, Log, OffsetMetadata
 from kce.broker_stub.log.indexes import AbortedTransaction
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
+from kce.broker_stub.log.segments import FetchedRecords
 from kce.broker_stub.metadata_cache import MetadataSnapshot
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.replication.read_replica import Consumer, preferred_follower
@@ -96,28 +97,26 @@ def read_partition(
     if params.is_follower and partition.followers.get(params.replica_id) is None:  # rule B4.10
         has_epoch = fetch.current_leader_epoch != NO_EPOCH
         raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    found = Read(
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
-        start=OffsetMetadata(fetch.offset),
-        end_offset=log.log_end_offset,
-        bound=UNDEFINED if params.consumer is not None else _bound(log, params.isolation),
-    )
+    bound, nothing = _bound(log, params.isolation), FetchedRecords(OffsetMetadata(fetch.offset))
     if params.consumer is not None:
+        bound = UNDEFINED
         preferred = preferred_follower(partition, fetch.offset, params.consumer, snapshot)
         if preferred is not None:
-            return found._replace(preferred_replica=preferred)
+            return _read(log, nothing, bound)._replace(preferred_replica=preferred)
     diverging = _diverging_epoch(log, fetch)
     if diverging is not None:
-        return found._replace(diverging=diverging)
+        return _read(log, nothing, bound)._replace(diverging=diverging)
     fetched = log.read(fetch.offset, min(fetch.max_bytes, max_bytes), params.isolation, at_least_one=at_least_one)
-    is_cut = fetched.is_incomplete and not params.hard_limit
-    return found._replace(
-        start=fetched.start,
-        records=b"" if is_cut else fetched.records,
-        aborted=fetched.aborted if params.isolation is Isolation.COMMITTED else None,
-    )
+    if fetched.is_incomplete and not params.hard_limit:
+        fetched = fetched._replace(records=b"")
+    return _read(log, fetched, bound, fetched.aborted if params.isolation is Isolation.COMMITTED else None)
+
+
+def _read(log: Log, found: FetchedRecords, bound: int, aborted: tuple[AbortedTransaction, ...] | None = None) -> Read:
+    return Read(
+        ErrorCode.NONE, found.records, log.high_watermark, log.last_stable_offset, log.log_start_offset, None, aborted,
+        found.start, log.log_end_offset, bound,
+    )  # fmt: skip
 
 
 def _bound(log: Log, isolation: Isolation) -> int:

@@ -82,6 +82,23 @@ async def test_a_process_that_ends_at_once_is_an_error_with_its_log(
     assert (member.state, member.pid) == ("stopped", None)
 
 
+async def test_the_memory_of_requests_stays_with_the_process(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\nenv > {tmp_path}/env\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
+    with closing(Guard.__new__(NoGuard)) as guard:
+        member = ProcessMember(1, {}, lambda: None, nursery, guard, Links({1}), tmp_path, "INFO")
+        with pytest.raises(HarnessError, match="exit code 1"):
+            await member.start()
+    variables = (tmp_path / "env").read_text().splitlines()
+    assert "MALLOC_MMAP_THRESHOLD_=33554432" in variables
+    assert "MALLOC_TRIM_THRESHOLD_=5" in variables, "what is set stays"
+
+
 class NoGuard(Guard):
     """Watches nothing."""
 

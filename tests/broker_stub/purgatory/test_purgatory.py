@@ -57,6 +57,14 @@ async def test_try_complete_else_watch(purgatory: Purgatory[str, Operation]) -> 
     assert (done.tried, done.ends, purgatory.watched, purgatory.delayed) == (1, ["completed"], 1, 1)
 
 
+async def test_what_was_tried_is_tried_once_more(purgatory: Purgatory[str, Operation]) -> None:
+    operation = Operation()
+    assert not purgatory.watch(operation, ["key"])
+    assert (operation.tried, purgatory.watched, purgatory.delayed) == (1, 1, 1)
+    operation.completable = True
+    assert purgatory.check_and_complete("key") == 1
+
+
 @kafka("DO-3")
 async def test_request_satisfaction(purgatory: Purgatory[str, Operation]) -> None:
     operations = {name: Operation() for name in ("test1", "test2")}

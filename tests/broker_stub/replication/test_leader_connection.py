@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,34 @@ async def test_a_fetch_of_3_9() -> None:
     await made.aclose()
     await made.aclose()
     assert leader.closed == 1
+
+
+async def test_a_session_in_which_one_partition_changes() -> None:
+    leader = a_leader()
+    leader.session_id = 44
+    made = connection(leader)
+    await made.fetch({A0: WANTED}, (), 77)
+    leader.fetched = [{"high_watermark": 10, "log_start_offset": 2, "records": b"abc"}, {"error_code": 6}]
+    (data,) = (await made.fetch({A0: WANTED._replace(offset=6)}, (), 77)).values()
+    assert (data.error_code, data.high_watermark, data.log_start_offset, data.records) == (0, 10, 2, b"abc")
+    assert dict(made.sent) == {A0: WANTED._replace(offset=6)}
+    answer = await made.fetch({A0: WANTED._replace(offset=7)}, (), 78)
+    assert {tp: data.error_code for tp, data in answer.items()} == {A0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    states = [wire.ReplicaState(replica_id=1, replica_epoch=epoch) for epoch in (77, 77, 78)]
+    assert leader.requests == [
+        wire.FetchRequest(
+            replica_state=states[i], session_id=44 if i else 0, session_epoch=i, max_wait_ms=300, min_bytes=4,
+            max_bytes=9000,
+            topics=(wire.FetchTopic(topic_id=ID, partitions=(replace(PARTITION, fetch_offset=5 + i),)),),
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    assert (leader.versions, leader.clients) == ([17] * 3, ["me"] * 3)
+    leader.whole_errors = [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+    assert await made.fetch({A0: WANTED._replace(offset=8)}, (), 78) == {}
+    leader.fetched = [{}]
+    await made.fetch({}, (), 78)
+    assert (leader.requests[4].session_epoch, leader.requests[4].topics[0].partitions[0].fetch_offset) == (0, 8)
 
 
 async def test_a_fetch_of_2_6() -> None:
