@@ -39,7 +39,11 @@ AREAS = {
     for area in (
         Area("broker", ("--seconds", "1"), "The planes: control requests beside data, and requests a second"),
         Area("groups", ("--repeats", "2"), "Groups, transactions and secured connections"),
-        Area("records", ("--repeats", "2"), "Records: produced, consumed and acknowledged by librdkafka"),
+        Area(
+            "records",
+            ("--repeats", "2", "--seconds", "1.2"),
+            "Records: produced, consumed and acknowledged by librdkafka",
+        ),
         Area(
             "partitions",
             ("--partitions", "50000", "--repeats", "1"),

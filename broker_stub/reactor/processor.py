@@ -93,12 +93,14 @@ class Processor:
                     nursery.start_soon(self._expire_idle_connections)
                     self._nursery = nursery
                     task_status.started()
-                    while True:
-                        await self.unblocked()
-                        self._start(await self._accepted.receive(), nursery)
-                        self._start_others(nursery)
+                    try:
+                        while True:
+                            await self.unblocked()
+                            self._start(await self._accepted.receive(), nursery)
+                            self._start_others(nursery)
+                    finally:
+                        self._nursery = None  # it may be closed before anybody runs after it
         finally:
-            self._nursery = None
             with trio.CancelScope(shield=True):
                 await self._discard_hand_off_queue()
 

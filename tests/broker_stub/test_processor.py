@@ -888,3 +888,22 @@ async def test_how_long_a_response_is_sent_is_measured(nursery, autojump_clock) 
     metrics = f.metrics.of("ApiVersions")
     assert (metrics.requests, metrics.response_send_time) == (1, pytest.approx(3))
     assert metrics.total_time == pytest.approx(3)
+
+
+async def test_a_processor_that_ends_closes_what_is_accepted_meanwhile() -> None:
+    clients = []
+
+    async def connect_to(f: Fixture) -> None:
+        while True:
+            clients.append(f.client())
+            await trio.lowlevel.checkpoint()
+
+    for _ in range(30):  # which of Trio's tasks is next is random
+        f = Fixture(answer)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(f.run)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True), pytest.raises(trio.ClosedResourceError):
+                await connect_to(f)
+    for client in clients:
+        assert await client.closed()
