@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from kce import wire
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster
-from kce.harness.invariants import watch
+from kce.harness.invariants import Invariants, watch
+from kce.harness.links import FrameEvent
+from kce.harness.members import InProcessMember
 from kce.harness.simulation import schedule, shrunk, simulate
 from kce.harness.world import memory
 from tests.harness import coordinator_bugs, deliberate_bugs
@@ -86,6 +89,38 @@ async def test_invariants_of_a_live_cluster() -> None:
             await cluster.kill(old.id)
             await cluster.wait_for_controller(other_than=old)
         assert violations == []
+
+
+async def test_a_response_is_to_the_request_that_should_have_it() -> None:
+    """Broker 2 lives in epoch 78; two connections of controller 3 use the correlation id 0."""
+    async with Cluster(2, world=memory(seed=1)) as cluster:
+        invariants = Invariants(cluster)
+        (node,) = [m.node for m in cluster.members if isinstance(m, InProcessMember) and m.node and m.node.id == 2]
+        epoch = node.broker.broker_epoch
+
+        def frames(is_request: bool, message: wire.Message) -> None:
+            source, destination = (3, 2) if is_request else (2, 3)
+            header = wire.Header(message.__api_key__, 8, 0, "c")
+            frame = (
+                wire.encode_request(message, api_version=8, correlation_id=0, client_id="c")
+                if is_request else wire.encode_response(message, api_version=8, correlation_id=0)
+            )  # fmt: skip
+            invariants.observe(FrameEvent(0, source, destination, "CONTROL", is_request, header, frame))
+
+        def ask(broker_epoch: int) -> None:
+            frames(True, wire.UpdateMetadataRequest(controller_id=3, controller_epoch=99, broker_epoch=broker_epoch))
+
+        def respond(code: int) -> None:
+            frames(False, wire.UpdateMetadataResponse(error_code=code))
+
+        ask(epoch)
+        ask(epoch - 1)
+        respond(0)
+        respond(wire.ErrorCode.STALE_BROKER_EPOCH)
+        assert not invariants.found
+        ask(epoch - 1)
+        respond(0)
+        assert [violation.invariant for violation in invariants.found] == ["bounced"]
 
 
 def test_the_command(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
