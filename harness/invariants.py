@@ -41,7 +41,6 @@ SyncGroup that the same member repeats (rule G4.4): those are left out.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,8 +95,8 @@ class Invariants:
         #: the greatest controller epoch in ZooKeeper's state of a partition
         self._written_by: dict[tuple[UUID | None, int], int] = {}
         self._leader_epoch_of: dict[tuple[Node, TopicPartition, object], int] = {}
-        #: (source, destination, listener, correlation id) -> whether the request was for an earlier life
-        self._for_earlier_life: defaultdict[tuple[object, ...], list[bool]] = defaultdict(list)
+        #: (source, destination, listener, correlation id) -> whether unanswered requests were for an earlier life
+        self._for_earlier_life: dict[tuple[object, ...], list[bool]] = {}
         #: of the last UpdateMetadata by controller, its epoch, broker, and broker's epoch: the correlation id
         self._latest_metadata: dict[tuple[object, ...], int] = {}
         #: leaders whose ISR was refused by a node that is not the controller any more
@@ -130,16 +129,19 @@ class Invariants:
         exchange = event.listener, event.header.correlation_id
         if event.is_request:
             is_earlier = self._is_for_earlier_life(event, message)
-            self._for_earlier_life[event.source, event.destination, *exchange].append(is_earlier)
+            self._for_earlier_life.setdefault((event.source, event.destination, *exchange), []).append(is_earlier)
             self._request(event, message)
         else:
             # two connections may use one correlation id: a response is to the request that should have it
-            asked = self._for_earlier_life[event.destination, event.source, *exchange]
+            key = event.destination, event.source, *exchange
+            asked = self._for_earlier_life.pop(key, [])
             is_obeyed = getattr(message, "error_code", None) == 0
             if (not is_obeyed) in asked:
                 asked.remove(not is_obeyed)
             elif asked and asked.pop():
                 self.violated("bounced", event.source, f"accepted by broker {event.source}: {line(event)}")
+            if asked:
+                self._for_earlier_life[key] = asked
         self._check_nodes()
 
     def violated(self, invariant: str, subject: object, text: str) -> None:
