@@ -104,8 +104,8 @@ ACTIONS: Final = (
     ),
     Action(
         "rewrite-controller", ("node",), "rewrite_controller", "/controller", "/controller names node {node}",
-        "Let /controller name another node, without an election.",
-        "The controller resigns, and that node believes to be controller without having taken over, until "
+        "Write another node's id into /controller, without an election.",
+        "The controller resigns, and that node believes that it is controller, but has not taken over, until "
         "`kce delete-controller`.", method="PUT",
     ),
     Action(
@@ -122,35 +122,35 @@ ACTIONS: Final = (
     ),
     Action(
         "two-controllers", (), "second_controller", "/controller/second",
-        "node {result.id} believes to be controller, and another is elected",
-        "Cut the controller off from ZooKeeper, and let another be elected.",
-        "Until `kce heal` of the first there are two.",
+        "node {result.id} believes that it is controller, and another is elected",
+        "Cut the controller off from ZooKeeper, so that another is elected.",
+        "There are two until `kce heal` connects the first one again.",
     ),
     Action(
         "zombie", (), "zombie_controller", "/controller/zombie",
         "node {result.id} is a zombie: its control requests wait for `kce release {result.id}`",
         "Make the controller a zombie: another is elected, and its requests wait.",
-        "`kce release` sends them, with an old controller epoch; `kce heal` lets the node learn.",
+        "`kce release` sends them, with an old controller epoch; `kce heal` lets the node find out.",
     ),
     Action(
         "link cut", ("source", "to"), "cut_link", "/links/{source}/{to}/cut",
         "what node {source} sends to node {to} waits",
-        "Let what one node sends to another wait.", "The other direction is open: cut it, too, for a full partition.",
+        "Hold what one node sends to another.", "The other direction stays open: for a full partition cut it, too.",
     ),
     Action(
         "link heal", ("source", "to"), "heal_link", "/links/{source}/{to}/heal",
-        "what node {source} sends to node {to} arrives", "Let what one node sends to another arrive again.",
+        "what node {source} sends to node {to} arrives", "Forward again what one node sends to another.",
     ),
     Action(
         "zookeeper delay", ("node", "seconds"), "delay_zookeeper", "/nodes/{node}/zookeeper/delay",
-        "what node {node} says to ZooKeeper takes {seconds} s longer",
-        "Let what a node says to ZooKeeper take so many SECONDS longer, until `kce heal`.",
+        "what node {node} sends to ZooKeeper takes {seconds} s longer",
+        "Delay what a node sends to ZooKeeper by so many SECONDS, until `kce heal`.",
     ),
     Action(
         "zookeeper mute", ("node",), "mute_zookeeper", "/nodes/{node}/zookeeper/mute",
-        "what ZooKeeper says to node {node} does not arrive",
-        "Let nothing that ZooKeeper says reach a node, until `kce heal`.",
-        "What it asks for is done, and it does not know. Its client gives the connection up, and its session expires.",
+        "what ZooKeeper sends to node {node} does not arrive",
+        "Drop what ZooKeeper sends to a node, until `kce heal`.",
+        "Its requests are executed, but get no answer. Its client gives up the connection, and its session expires.",
     ),
     Action(
         "zookeeper kill-leader", (), "kill_zookeeper_leader", "/zookeeper/kill-leader",
@@ -165,40 +165,50 @@ ACTIONS: Final = (
     Action(
         "isr shrink", _ISR, "shrink_isr", "/topics/{topic}/partitions/{partition}/isr/shrink",
         "broker {broker} lags: it has left the ISR of {topic}-{partition}",
-        "Let a follower lag, so that it leaves the ISR.",
-        "It does not fetch the partition until `kce isr heal`, whoever leads it.",
+        "Make a follower lag, so that it leaves the ISR.",
+        "It does not fetch the partition from any leader until `kce isr heal`.",
     ),
     Action(
         "isr heal", _ISR, "heal_isr", "/topics/{topic}/partitions/{partition}/isr/heal",
         "broker {broker} fetches {topic}-{partition} again",
-        "Let a follower fetch again, and rejoin the ISR.",
+        "Let a lagging follower fetch again and rejoin the ISR.",
     ),
     Action(
         "log-dir fail", ("node", "dir"), "fail_log_dir", "/nodes/{node}/log-dirs/fail",
         "log directory {dir} of node {node} is offline",
-        "Let a log directory of a node fail.",
+        "Fail a log directory of a node, as an I/O error would.",
         "Its partitions are offline there until the node restarts; without its last directory the node halts.",
     ),
     Action(
         "disk fill", ("node",), "fill_disk", "/nodes/{node}/disk/fill", "the disk of node {node} is full",
-        "Let the disk of a node be full.",
-        "What it writes next fails, and with it the log directory; without its last directory the node halts.",
+        "Fill the disk of a node.",
+        "Its next write fails, and with it the log directory; without its last directory the node halts.",
     ),
     Action(
         "disk free", ("node",), "free_disk", "/nodes/{node}/disk/free", "the disk of node {node} has space",
-        "Let the disk of a node have space again.", "Failed log directories return when the node restarts.",
+        "Free the disk of a node.", "Failed log directories return when the node restarts.",
     ),
     Action(
         "disk slow", ("node", "seconds"), "slow_disk", "/nodes/{node}/disk/slow",
         "the disk of node {node} takes {seconds} s longer",
-        "Let each read, write and flush of a node's disk take so many SECONDS longer.",
-        "The node stands still meanwhile, but for its ZooKeeper session. 0 ends it.",
+        "Delay each read, write and flush of a node's disk by so many SECONDS.",
+        "Meanwhile the node does nothing else, but keeps its ZooKeeper session. 0 ends the delay.",
     ),
     Action(
         "clock jump", ("node", "seconds"), "jump_clock", "/nodes/{node}/clock/jump",
         "the clock of node {node} has jumped by {seconds} s",
-        "Let the wall clock of a node jump by so many SECONDS.", "A negative number is a jump back.",
+        "Move the wall clock of a node by so many SECONDS.", "A negative number moves it back.",
     ),
 )  # fmt: skip
+
+#: the first words of commands of two words, and what their group does
+GROUPS: Final = {
+    "isr": "Make a follower lag, so that it leaves the ISR.",
+    "log-dir": "Fail a log directory of a node.",
+    "disk": "Fill, free or slow down the disk of a node.",
+    "clock": "Move the clock of a node.",
+    "link": "Cut the connections from one node to another.",
+    "zookeeper": "Delay or mute ZooKeeper; kill and restart servers of its ensemble.",
+}
 
 BY_NAME: Final = {action.words: action for action in ACTIONS}

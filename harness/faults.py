@@ -42,34 +42,42 @@ _RELATIONS = ("older", "equal", "newer")
 class Rule(Selection):
     """It selects frames by the fields of `Selection` and by:
 
-    version, client_id      of the request's header
-    controller_epoch        a number, or "older", "equal" or "newer" than the newest one seen; likewise broker_epoch,
-                            by destination
-    topic, partition        the message names them
-    where                   a function of the decoded message
+    version                 API version in the request's header
+    client_id               client id in the request's header
+    controller_epoch        controller epoch in the message: a number, or "older", "equal" or "newer" than the newest
+                            one seen
+    broker_epoch            broker epoch in the message, likewise; compared with the newest one seen by that broker
+    topic                   a topic that the message names
+    partition               a partition that the message names; with `topic`, a partition of it
+    where                   a function of the decoded message that says whether it matches
 
-    It acts on all matching frames, or on the ``nth`` (from 1), on ``every`` nth, or on each with a ``probability``,
-    with random numbers from ``seed``, by default that of the run in memory.
+    It acts on all matching frames, or on those that these choose:
+
+    nth                     only the nth matching frame, from 1
+    every                   every nth matching frame
+    probability             each matching frame with this probability, 0 to 1
+    seed                    seed of the random numbers; by default that of the run in memory
 
     What it does to them:
 
-    drop                    the frame is lost
-    delay, jitter           seconds before it is forwarded, and a random part more; later frames of the connection wait
-    bandwidth               bytes a second: the frame takes that time
-    hold                    the frame waits until `release`
-    duplicate               it is forwarded twice
-    reorder                 it is forwarded after the next frame of its connection
-    error                   the requester gets this error, and the other end never sees the request; with ``topic`` or
-                            ``partition`` only those partitions get it
-    change                  fields of the message are replaced, {"controller_epoch": 1}, or a function of the message
-    truncate                only so many bytes are forwarded, as a whole frame
-    corrupt                 so many random bytes after the header are changed
-    segments                a frame that this end sends goes out in pieces of so many bytes
-    reset                   the connection breaks instead
-    close_after             the connection breaks once so many bytes of matching frames have passed
-    half_open               the connection stays open, and nothing passes on it any more
-    slow_close              when the frame's sender closes the connection, the other end learns of it so many seconds
-                            later; of a node's own end, on responses, only through `kce.Proxy`
+    drop                    lose the frame
+    delay                   forward the frame after so many seconds; later frames of its connection wait
+    jitter                  add a random time of up to so many seconds to the delay
+    bandwidth               forward the frame at so many bytes a second
+    hold                    keep the frame until the rule is released or removed
+    duplicate               forward the frame twice
+    reorder                 forward the frame after the next one of its connection
+    error                   answer the request with this error, such as NOT_CONTROLLER; the other end never sees it.
+                            With `topic` or `partition`, only those partitions get the error
+    change                  replace fields of the message: {"controller_epoch": 1}, or a function of the message
+    truncate                forward only so many bytes, as a whole frame
+    corrupt                 change so many random bytes after the header
+    segments                send the frame in pieces of so many bytes; only frames that this end sends
+    reset                   break the connection instead of forwarding the frame
+    close_after             break the connection once so many bytes of matching frames have passed
+    half_open               keep the connection open, and let nothing pass on it any more
+    slow_close              when the sender closes the connection, tell the other end so many seconds later; of a
+                            node's own end, on responses, only through `kce.Proxy`
     """
 
     version: int | None = None

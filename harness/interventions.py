@@ -76,7 +76,7 @@ class Interventions:
         await member.machine_changed()
 
     async def fail_log_dir(self: Faulty, node_id: int, log_dir: str) -> None:
-        """Let a log directory of a running node fail: its partitions are offline there until the node restarts.
+        """Fail a log directory of a running node: its partitions are offline there until the node restarts.
 
         Without its last log directory the node halts, as Kafka does: as by `kill`. Raises HarnessError for a directory
         that is not one of its `log.dirs`, or is offline.
@@ -112,7 +112,7 @@ class Interventions:
         await _release(self, node_id)
 
     async def shrink_isr(self: Faulty, topic: str, partition: int, broker: int) -> None:
-        """Let a follower lag until ``heal_isr``: it does not fetch the partition, and leaves its ISR.
+        """Make a follower lag until ``heal_isr``: it does not fetch the partition, and leaves its ISR.
 
         Returns when the ISR is written without it. Raises HarnessError for a leader or a broker without that replica.
         """
@@ -145,7 +145,7 @@ class Interventions:
         self.world.cut(node_id)
 
     async def delay_zookeeper(self: Faulty, node_id: int, seconds: float) -> None:
-        """What the node says to ZooKeeper takes so much longer until `heal`. Raises HarnessError below 0 s."""
+        """Delay what the node sends to ZooKeeper until `heal`. Raises HarnessError below 0 s."""
         self.member(node_id)
         if not 0 <= seconds < float("inf"):
             raise HarnessError(f"nothing takes {seconds:g} s longer")
@@ -197,7 +197,7 @@ class Interventions:
 
     async def rewrite_controller(self: Faulty, node_id: int) -> None:
         """Let /controller name another node, without an election (E12.9): the controller resigns, and that node
-        believes to be controller without having taken over. The same session owns it.
+        believes that it is controller, but has not taken over. The same session owns it.
 
         Raises HarnessError where there is no /controller.
         """

@@ -84,8 +84,14 @@ _PLAIN_FIELDS = ("time_ns", "source", "destination", "listener", "is_request")
 
 @dataclass(kw_only=True, eq=False)
 class Selection:
-    """Matches frames by what is given; None matches all. ``api`` is one name or several; ``source`` and ``to`` are
-    node ids."""
+    """Matches frames by what is given; None matches all.
+
+    api                     one name or several
+    source                  the id of the node that sends the frame
+    to                      the id of the node that receives it
+    listener                the name of the listener of its connection
+    is_request              True for requests, False for responses
+    """
 
     api: str | Collection[str] | None = None
     source: int | None = None

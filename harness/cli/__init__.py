@@ -11,38 +11,47 @@ import click
 
 from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
-from kce.harness.actions import ACTIONS
+from kce.harness.actions import ACTIONS, GROUPS
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.interrupts import Interrupted
 from kce.harness.java import JavaMissing
 
-#: command -> "module:function" in this package, and the line that `kce --help` shows for it
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
-    "up": ("up:up", "Run ZooKeeper and a cluster of nodes, until Ctrl-C or in the background (--wait)."),
-    "down": ("down:down", "End a running `kce up` or `kce proxy`."),
-    "broker": ("broker:broker", "Run one broker from Kafka's server.properties, at any ZooKeeper."),
-    "controller": ("controller:controller", "Run one controller for a cluster of other brokers, such as real ones."),
-    "proxy": ("proxy:proxy", "Run a proxy in front of a cluster, such as a real one, for faults and recordings."),
-    "topic": ("topic:topic", "Create, list, describe and delete topics."),
-    "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, pending operations."),
-    **{action.words: (f"nodes:{action.words}", action.summary) for action in ACTIONS if " " not in action.words},
-    "isr": ("nodes:isr", "Let a follower lag, so that it leaves the ISR."),
-    "log-dir": ("nodes:log-dir", "Let a log directory of a node fail."),
-    "disk": ("nodes:disk", "Let the disk of a node be full or slow."),
-    "clock": ("nodes:clock", "Let the clock of a node jump."),
-    "link": ("nodes:link", "Cut the way from one node to another."),
-    "zookeeper": ("nodes:zookeeper", "Delay ZooKeeper; kill and restart servers of its ensemble."),
-    "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
-    "simulate": ("simulate:simulate_", "Run random schedules on clusters in memory and check invariants."),
-    "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),
-    "elect": ("elect:elect", "Contend for leadership; run a command while leading."),
-    "leader": ("elect:leader", "Print the leader of an election: Flink's, ours, or Kafka's controller."),
-    "decode": ("captures:decode", "Print every request and response in a capture, one line each."),
-    "schema": ("schema:schema", "Show the fields of a message."),
-    "replay": ("replay:replay", "Send recorded requests again and compare the responses."),
-    "analyze": ("analyze:analyze", "Explain with Spark what the control plane in captures did."),
+#: by section of `kce --help`: command -> "module:function" in this package, and the line that the help shows for it
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Clusters": {
+        "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
+        "up": ("up:up", "Run ZooKeeper and a cluster of nodes, until Ctrl-C or in the background (--wait)."),
+        "down": ("down:down", "End a running `kce up` or `kce proxy`."),
+        "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, pending operations."),
+        "topic": ("topic:topic", "Create, list, describe and delete topics."),
+        "broker": ("broker:broker", "Run one broker from Kafka's server.properties, at any ZooKeeper."),
+        "controller": (
+            "controller:controller",
+            "Run one controller for a cluster of other brokers, real ones too.",
+        ),
+        "proxy": ("proxy:proxy", "Run a proxy in front of a cluster, such as a real one, for faults and recordings."),
+        "simulate": ("simulate:simulate_", "Run random schedules on clusters in memory and check invariants."),
+    },
+    "Faults": {
+        **{action.words: (f"nodes:{action.words}", action.summary) for action in ACTIONS if " " not in action.words},
+        **{group: (f"nodes:{group}", text) for group, text in GROUPS.items()},
+        "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
+    },
+    "Captures": {
+        "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),
+        "decode": ("captures:decode", "Print every request and response in a capture, one line each."),
+        "analyze": ("analyze:analyze", "Explain with Spark what the control plane in captures did."),
+        "replay": ("replay:replay", "Send recorded requests again and compare the responses."),
+        "schema": ("schema:schema", "Show the fields of a message."),
+    },
+    "Elections": {
+        "elect": ("elect:elect", "Contend for leadership; run a command while leading."),
+        "leader": ("elect:leader", "Print the leader of an election: Flink's, ours, or Kafka's controller."),
+    },
 }
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+#: so that all sections have the same two columns
+_WIDEST = max(map(len, COMMANDS))
 
 EPILOG = """\b
 Examples:
@@ -71,8 +80,9 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(_WIDEST), text) for name, (_, text) in commands.items()])
 
 
 @click.group(

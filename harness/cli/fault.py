@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import click
 from kce.harness.cli.options import cluster_option
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
+from kce.harness.links import Selection
 from kce.harness.running import command, find_cluster
 
 #: fields that have no option: functions, and what is an option of its own
@@ -29,17 +32,31 @@ def fault() -> None:
     """
 
 
+def _descriptions() -> dict[str, str]:
+    """What the docstrings of a rule and its selection say of each field: a line, and more lines that are indented."""
+    text = "\n".join(inspect.getdoc(described) or "" for described in (Selection, Rule))
+    entries = re.findall(r"^(\w+) {2,}(\S.*(?:\n {10,}\S.*)*)", text, re.MULTILINE)
+    return {name: " ".join(words.split()) for name, words in entries}
+
+
+def _help(name: str, descriptions: dict[str, str]) -> str:
+    text = descriptions.get(name, "")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
 def _rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each field of a rule."""
+    descriptions = _descriptions()
     for field in reversed(dataclasses.fields(Rule)):
         if not field.init or field.name in _WITHOUT_OPTION:
             continue
         name = f"--{field.name.replace('_', '-')}"
+        text = _help(field.name, descriptions)
         if field.default is False:
-            function = click.option(name, field.name, is_flag=True, default=None)(function)
+            function = click.option(name, field.name, is_flag=True, default=None, help=text)(function)
         else:
             kind: Any = str if field.name in _TEXTS else _NUMBERS.get(field.name, int)
-            function = click.option(name, field.name, type=kind, default=None)(function)
+            function = click.option(name, field.name, type=kind, default=None, help=text)(function)
     return function
 
 

@@ -7,19 +7,9 @@ from typing import Any
 
 import click
 
-from kce.harness.actions import ACTIONS, ARGUMENTS, Action
+from kce.harness.actions import ACTIONS, ARGUMENTS, GROUPS, Action
 from kce.harness.cli.options import cluster_option
 from kce.harness.running import command, find_cluster
-
-#: commands of two words: the help of their group
-_GROUPS = {
-    "isr": "Let followers lag on command.",
-    "log-dir": "Let log directories fail.",
-    "disk": "Let the disk of a node be full or slow.",
-    "clock": "Let the clock of a node jump.",
-    "link": "Cut the way from one node to another.",
-    "zookeeper": "Delay ZooKeeper; kill and restart servers of its ensemble.",
-}
 
 
 def _command(action: Action) -> click.Command:
@@ -40,7 +30,7 @@ def _command(action: Action) -> click.Command:
 
 
 def _commands() -> dict[str, click.Command]:
-    found: dict[str, click.Command] = {name: click.Group(name, help=text) for name, text in _GROUPS.items()}
+    found: dict[str, click.Command] = {name: click.Group(name, help=text) for name, text in GROUPS.items()}
     for action in ACTIONS:
         group, _, inner = action.words.partition(" ")
         if inner:

@@ -52,8 +52,10 @@ async def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--replication-factor", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="How many partitions.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1), default=1, show_default=True, help="Replicas of each partition."
+)
 @click.option(
     "--replica-assignment",
     metavar="1:2,2:3",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from kce.harness.cli import COMMANDS
+from kce.harness.cli import COMMANDS, cli
 from tests.harness.cli.support import kce
 from tests.harness.conftest import Here, Output
 
@@ -41,6 +43,28 @@ def test_help_and_version(env: dict[str, str], here: Here) -> None:
     wrong = kce("frobnicate", env=env)
     assert wrong.returncode == 2
     assert "No such command 'frobnicate'" in wrong.stderr
+
+
+def _commands(group: click.Group, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*words, name), command
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*words, name))
+
+
+def test_every_command_and_option_is_explained() -> None:
+    commands = list(_commands(cli, ()))
+    assert [words for words, command in commands if not command.help] == []
+    unexplained = [
+        f"kce {' '.join(words)} {option.opts[0]}"
+        for words, command in commands
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+    assert unexplained == []
 
 
 def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
