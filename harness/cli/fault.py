@@ -85,7 +85,10 @@ def add(
         rule["is_request"] = False
     if changes:
         rule["change"] = dict(map(_change, changes))
-    Rule.from_json(rule)  # errors are reported before anything is sent
+    try:
+        Rule.from_json(rule)
+    except HarnessError as e:
+        raise click.UsageError(str(e)) from e
     click.echo(command(find_cluster(cluster_file, or_proxy=True), "fault add", rule=rule)["text"])
     return 0
 
@@ -101,7 +104,7 @@ def _change(text: str) -> tuple[str, Any]:
             return name, json.loads(value)
     except ValueError:
         pass
-    raise HarnessError(f"--change {text}: not FIELD=JSON, as in controller_epoch=0")
+    raise click.UsageError(f"--change {text}: not FIELD=JSON, as in controller_epoch=0")
 
 
 @fault.command("list")

@@ -203,9 +203,9 @@ def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) 
         assert here("fault", "stats").out.startswith("1  matched 1, acted on 1: requests api=")
         assert here("fault", "remove", "1").out == "fault 1 is removed: 1 frames matched, it acted on 1\n"
         assert here("fault", "remove", "1").err == "kce: there is no fault 1; there are none\n"
-        assert here("fault", "add", "--api", "Leader").err == (
-            "kce: api=Leader: Kafka has no such API; names are like LeaderAndIsr\n"
-        )
+        wrong = here("fault", "add", "--api", "Leader")
+        assert wrong.code == 2
+        assert wrong.err.endswith("Error: api=Leader: Kafka has no such API; names are like LeaderAndIsr\n")
         headers = {"Authorization": f"Bearer {ready['http']['token']}"}
         with urlopen(Request(f"{ready['http']['url']}/nodes/1/pause", headers=headers, method="POST")) as response:
             assert json.load(response) == {"text": "node 1 is paused"}
