@@ -194,6 +194,19 @@ class Link:
             self._tap.sent("client", wire.frame(frame))
         return frame
 
+    async def wait_for_input(self) -> bool:
+        """See broker_stub.ports.Link."""
+        stream = self._parts_stream
+        if stream is None or self._links.observed or self._ready or len(self._buffer):
+            return False
+        await stream.wait_for_input()
+        return True
+
+    def stop_waiting(self) -> None:
+        """See broker_stub.ports.Link."""
+        assert self._parts_stream is not None
+        self._parts_stream.stop_waiting()
+
     async def send(self, *payloads: wire.Payload) -> None:
         """Send frames in one write. What is stored is read only if somebody looks, or the stream needs it.
 
@@ -226,9 +239,14 @@ class Link:
         self._unsent = memoryview(data)[sent:] if sent else b""
         return sent > 0
 
+    @property
+    def is_unsent(self) -> bool:
+        """See broker_stub.ports.Link."""
+        return len(self._unsent) > 0
+
     async def flush(self) -> None:
         """See broker_stub.ports.Link."""
-        if self._unsent:
+        if self.is_unsent:
             unsent, self._unsent = self._unsent, b""
             await self._write(unsent)
 
