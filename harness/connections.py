@@ -143,7 +143,7 @@ class Link:
     async def _receive_frame(self) -> bytes | None:
         """Receive a frame and record it."""
         try:
-            while (frame := await self._next_frame()) is None:
+            while (frame := self._buffer.next_frame() if self._memory is None else await self._next_frame()) is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
                 self.last_received = trio.current_time()
                 if not data:
@@ -161,7 +161,9 @@ class Link:
         return frame
 
     async def _next_frame(self) -> bytes | None:
-        if self._memory is not None and self._taken is None:
+        """The next frame, for which memory is taken."""
+        assert self._memory is not None
+        if self._taken is None:
             announced = self._buffer.announced_bytes()
             if announced is None:
                 return None

@@ -107,7 +107,7 @@ class Timer:
 
     @staticmethod
     def _now_ms() -> int:
-        return math.floor(_microseconds(trio.current_time() * 1000))
+        return _microseconds(trio.current_time()) // 1000
 
     def add(self, task: TimerTask, delay_ms: float, *, at_once: bool = True) -> None:
         """A task that is due is run ``at_once``, in this call, or by ``run`` before time passes."""
@@ -119,7 +119,7 @@ class Timer:
                 task.put(self._soon)
                 self._earlier.set()
             return
-        task.deadline_ms = math.ceil(_microseconds(trio.current_time() * 1000 + delay_ms))
+        task.deadline_ms = -(-_microseconds(trio.current_time() + delay_ms / 1000) // 1000)
         self.size += 1
         self._add(task)
 
@@ -166,6 +166,6 @@ class Timer:
                 await self._earlier.wait()
 
 
-def _microseconds(milliseconds: float) -> float:
+def _microseconds(seconds: float) -> int:
     """Whole ones: what is finer comes from how floating-point numbers are added up."""
-    return round(milliseconds, 3)
+    return int(seconds * 1e6 + 0.5)

@@ -268,12 +268,12 @@ class DataPlane:
         before = followers.low_watermark(found.log_start_offset, self.is_alive) if starts_elsewhere else 0
         known_end = follower.end.offset
         now_ms = trio.current_time() * 1000
-        if broker_id not in partition.isr:  # each of its fetches is a chance to join
-            found = found._replace(bound=-1)
         if start.offset != fetch.offset:
             start = start._replace(offset=fetch.offset)
         follower.fetched(start, fetch.log_start_offset, now_ms, found.end_offset)
-        self._on_follower_fetched(partition, broker_id)
+        if broker_id not in partition.isr:  # each of its fetches is a chance to join
+            found = found._replace(bound=-1)
+            self._on_follower_fetched(partition, broker_id)
         moved = follower.end.offset != known_end and self._advance(partition)
         if moved or (starts_elsewhere and followers.low_watermark(found.log_start_offset, self.is_alive) > before):
             self.high_watermark_moved(partition.topic_partition)
