@@ -298,13 +298,12 @@ class Link:
     async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
         """Send ``payload`` and ``rest`` as one frame. ``rest`` is not copied if nobody looks. Raises ConnectionLost."""
         try:
-            if not rest:
-                await self.send(payload)
-            elif not self._is_plain or (self._links.observed and not self._observed_there):
+            if not self._is_plain or (self._links.observed and not self._observed_there):
                 await self.send(b"".join((payload, rest)))
             else:
                 await self._stream.send_all(wire.frame_prefix(len(payload) + len(rest)) + payload)
-                await self._stream.send_all(rest)
+                if rest:
+                    await self._stream.send_all(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
             raise ConnectionLost("the connection broke while sending") from e
 
