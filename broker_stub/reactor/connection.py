@@ -179,7 +179,8 @@ class Connection:
             now = trio.current_time()
             if not at_once or self._must_wait:
                 owner.turns.spend(now - began)
-                await self._flush_before(request)
+                if self._to_send:
+                    await self._flush_before(request)
                 if not at_once:
                     await self._handle(request)
                 self._drop_frames()
@@ -295,7 +296,8 @@ class Connection:
             self._parked = trio.Event()
             await self._parked.wait()
             self._parked = None
-        await self._link.flush()
+        if self._link.is_unsent:
+            await self._link.flush()
         await self._owner.unblocked()
 
     async def _wait_for_input(self) -> None:
