@@ -97,7 +97,7 @@ class Followers:
                 known.fetched_ms, known.leader_end_offset = known.caught_up_ms, leader_end_offset
 
     def high_watermark(
-        self, end: OffsetMetadata, maximal_isr: Collection[int], joins: Callable[[int, Follower], bool]
+        self, end: OffsetMetadata, maximal_isr: Collection[int], joins: Callable[[int, Follower, int], bool]
     ) -> OffsetMetadata:
         """The least end of the leader, the maximal ISR, and of those who are about to join it (rule 9.50)."""
         lowest = end
@@ -105,7 +105,7 @@ class Followers:
             if follower.end.offset >= lowest.offset:
                 continue
             broker_id = follower.broker_id
-            if broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower)):
+            if broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower, end.offset)):
                 lowest = follower.end
         return lowest
 

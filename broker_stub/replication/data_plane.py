@@ -15,6 +15,7 @@ import trio
 
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
+from kce.broker_stub.followers import Follower
 from kce.broker_stub.log import Appended, Isolation, OffsetMetadata, Origin
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
@@ -132,7 +133,11 @@ class DataPlane:
         self.produce_purgatory.check_and_complete(partition.topic_partition)
 
     def _advance(self, partition: Partition) -> bool:
-        return partition.advance_high_watermark(trio.current_time() * 1000, self._max_lag_ms, self.is_alive)
+        return partition.advance_high_watermark(self._joins)
+
+    def _joins(self, broker_id: int, follower: Follower, end_offset: int) -> bool:
+        is_caught_up = follower.is_caught_up(end_offset, trio.current_time() * 1000, self._max_lag_ms)
+        return is_caught_up and self.is_alive(broker_id)
 
     # produce
 
@@ -228,16 +233,16 @@ class DataPlane:
     def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
         """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""
         reads = []
-        room, at_least_one = params.max_bytes, not params.hard_limit
+        room, at_least_one, is_follower = params.max_bytes, not params.hard_limit, params.is_follower
         for fetch in fetches:
             try:
                 partition = self.partition(fetch.partition)
                 found = read_partition(
                     partition, fetch, params, room, at_least_one=at_least_one, snapshot=self._metadata_cache.snapshot
                 )
-                if record_progress and params.is_follower and found.diverging is None:
+                if record_progress and is_follower and found.diverging is None:
                     found = self._follower_fetched(partition, params.replica_id, fetch, found)
-                if found.records and self.must_wait(partition, params):
+                if is_follower and found.records and self.must_wait(partition, params):
                     found = found._replace(records=b"")
             except ApiException as e:
                 found = error_read(e)
