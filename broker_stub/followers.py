@@ -11,6 +11,8 @@ from kce.broker_stub.log.segments import OffsetMetadata
 
 UNKNOWN_OFFSET: Final = -1
 _UNKNOWN: Final = OffsetMetadata(UNKNOWN_OFFSET)
+#: one object for all followers: each float has 24 bytes
+_NEVER: Final = -math.inf
 
 
 @dataclass(slots=True)
@@ -20,12 +22,12 @@ class Follower:
     end: OffsetMetadata = _UNKNOWN
     log_start_offset: int = UNKNOWN_OFFSET
     #: when it had everything that the leader had then
-    caught_up_ms: float = -math.inf
-    fetched_ms: float = -math.inf
+    caught_up_ms: float = _NEVER
+    fetched_ms: float = _NEVER
     #: the end of the leader's log at that fetch
     leader_end_offset: int = UNKNOWN_OFFSET
     #: when the leader's epoch began
-    since_ms: float = -math.inf
+    since_ms: float = _NEVER
     broker_id: int = -1
 
     def fetched(self, end: OffsetMetadata, log_start_offset: int, now_ms: float, leader_end_offset: int) -> None:
@@ -87,22 +89,23 @@ class Followers:
         """The leader has a new epoch: who is in the ISR has the time of a lag to fetch."""
         for known in self._all:
             known.since_ms = now_ms
-            known.caught_up_ms = now_ms if known.broker_id in in_sync else -math.inf
+            known.caught_up_ms = now_ms if known.broker_id in in_sync else _NEVER
             if is_new_leader:
                 known.end, known.log_start_offset, known.leader_end_offset = _UNKNOWN, UNKNOWN_OFFSET, UNKNOWN_OFFSET
-                known.fetched_ms = -math.inf
+                known.fetched_ms = _NEVER
             else:
                 known.fetched_ms, known.leader_end_offset = known.caught_up_ms, leader_end_offset
 
     def high_watermark(
-        self, end: OffsetMetadata, maximal_isr: Collection[int], joins: Callable[[int, Follower], bool]
+        self, end: OffsetMetadata, maximal_isr: Collection[int], joins: Callable[[int, Follower, int], bool]
     ) -> OffsetMetadata:
         """The least end of the leader, the maximal ISR, and of those who are about to join it (rule 9.50)."""
         lowest = end
         for follower in self._all:
+            if follower.end.offset >= lowest.offset:
+                continue
             broker_id = follower.broker_id
-            counts = broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower))
-            if follower.end.offset < lowest.offset and counts:
+            if broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower, end.offset)):
                 lowest = follower.end
         return lowest
 

@@ -95,7 +95,7 @@ class Partition:
     @property
     def topic_id(self) -> uuid.UUID | None:
         """The id in the log."""
-        return self._log_manager.topic_id(self.topic_partition)
+        return self._log_manager.topic_id(self.topic_partition) if self.log is None else self.log.topic_id
 
     def make_leader(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, now_ms: float) -> bool:
         """Become leader (rule 9.22). False if the state is older than the known one. Raises KafkaStorageError.
@@ -215,15 +215,14 @@ class Partition:
         enough = len(self.maximal_isr) >= self.min_isr
         return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
-    def advance_high_watermark(self, now_ms: float, max_lag_ms: float, is_alive: Callable[[int], bool]) -> bool:
-        """Advance as far as the followers allow; return whether it moved (rules 9.50, B3.15)."""
+    def advance_high_watermark(self, joins: Callable[[int, Follower, int], bool]) -> bool:
+        """Advance as far as the followers allow; return whether it moved (rules 9.50, B3.15).
+
+        ``joins``: whether a broker, which follows, is about to join the ISR of a log that ends there.
+        """
         if self.log is None or not self.is_leader or len(self.isr) < self.min_isr:
             return False
         end = self.log.end
-
-        def joins(broker_id: int, follower: Follower) -> bool:
-            return follower.is_caught_up(end.offset, now_ms, max_lag_ms) and is_alive(broker_id)
-
         return self.log.maybe_increment_high_watermark(self.followers.high_watermark(end, self.maximal_isr, joins))
 
     def may_join_isr(self, broker_id: int) -> bool:

@@ -72,12 +72,22 @@ class Link(Protocol):
     def receive_nowait(self) -> bytes | None:
         """The next frame, if it was received with an earlier one and nothing speaks against handing it out now."""
 
+    async def wait_for_input(self) -> bool:
+        """Until bytes come, which stay unread, or ``stop_waiting`` is called. False at once if the link cannot know."""
+
+    def stop_waiting(self) -> None:
+        """End the ``wait_for_input`` of another task."""
+
     async def send(self, *payloads: Payload) -> None:
         """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
     def send_nowait(self, payload: Payload) -> bool:
         """Send a frame if that need not wait, and whether it was sent; who is told so calls ``flush`` before it sends
-        another."""
+        another, if there ``is_unsent`` something."""
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether there is something to ``flush``."""
 
     async def flush(self) -> None:
         """Send what ``send_nowait`` could not send without waiting. Raises trio.BrokenResourceError."""

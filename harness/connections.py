@@ -143,7 +143,7 @@ class Link:
     async def _receive_frame(self) -> bytes | None:
         """Receive a frame and record it."""
         try:
-            while (frame := await self._next_frame()) is None:
+            while (frame := self._buffer.next_frame() if self._memory is None else await self._next_frame()) is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
                 self.last_received = trio.current_time()
                 if not data:
@@ -161,7 +161,9 @@ class Link:
         return frame
 
     async def _next_frame(self) -> bytes | None:
-        if self._memory is not None and self._taken is None:
+        """The next frame, for which memory is taken."""
+        assert self._memory is not None
+        if self._taken is None:
             announced = self._buffer.announced_bytes()
             if announced is None:
                 return None
@@ -193,6 +195,19 @@ class Link:
         if frame is not None and self._tap is not None:
             self._tap.sent("client", wire.frame(frame))
         return frame
+
+    async def wait_for_input(self) -> bool:
+        """See broker_stub.ports.Link."""
+        stream = self._parts_stream
+        if stream is None or self._links.observed or self._ready or len(self._buffer):
+            return False
+        await stream.wait_for_input()
+        return True
+
+    def stop_waiting(self) -> None:
+        """See broker_stub.ports.Link."""
+        assert self._parts_stream is not None
+        self._parts_stream.stop_waiting()
 
     async def send(self, *payloads: wire.Payload) -> None:
         """Send frames in one write. What is stored is read only if somebody looks, or the stream needs it.
@@ -226,9 +241,14 @@ class Link:
         self._unsent = memoryview(data)[sent:] if sent else b""
         return sent > 0
 
+    @property
+    def is_unsent(self) -> bool:
+        """See broker_stub.ports.Link."""
+        return len(self._unsent) > 0
+
     async def flush(self) -> None:
         """See broker_stub.ports.Link."""
-        if self._unsent:
+        if self.is_unsent:
             unsent, self._unsent = self._unsent, b""
             await self._write(unsent)
 
@@ -278,13 +298,12 @@ class Link:
     async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
         """Send ``payload`` and ``rest`` as one frame. ``rest`` is not copied if nobody looks. Raises ConnectionLost."""
         try:
-            if not rest:
-                await self.send(payload)
-            elif not self._is_plain or (self._links.observed and not self._observed_there):
+            if not self._is_plain or (self._links.observed and not self._observed_there):
                 await self.send(b"".join((payload, rest)))
             else:
                 await self._stream.send_all(wire.frame_prefix(len(payload) + len(rest)) + payload)
-                await self._stream.send_all(rest)
+                if rest:
+                    await self._stream.send_all(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
             raise ConnectionLost("the connection broke while sending") from e
 

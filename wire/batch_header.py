@@ -134,9 +134,9 @@ def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader | None:
 def read_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each complete batch; a partial one at the end is ignored. Raises CorruptRecord."""
     at, end = 0, len(data)
-    while (header := read_header(data, at)) is not None and at + header.size <= end:
+    while (header := read_header(data, at)) is not None and (next_at := at + header.size) <= end:
         yield at, header
-        at += header.size
+        at = next_at
 
 
 def check_crc(batch: memoryview, header: BatchHeader) -> None:

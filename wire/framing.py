@@ -82,6 +82,8 @@ class FrameBuffer:
     def next_frame(self) -> bytes | None:
         """The next complete frame without its length, or None if more bytes are needed. Raises LimitExceeded."""
         buffer = self._buffer
+        if self._start == len(buffer):
+            return None
         length = self.announced_bytes()
         if length is None:
             return None

@@ -142,7 +142,7 @@ def _wanted(message: FetchRequest, version: int) -> Iterator[Wanted]:
 
 def _forgotten(message: FetchRequest, version: int) -> list[Key]:
     return [
-        (topic.topic_id if version >= _IDS_SINCE else topic.topic, number)
+        (topic.topic_id.int if version >= _IDS_SINCE else topic.topic, number)
         for topic in message.forgotten_topics_data
         for number in topic.partitions
     ]

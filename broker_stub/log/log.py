@@ -98,7 +98,7 @@ class Log(LogFiles):
 
     def maybe_increment_high_watermark(self, new: OffsetMetadata) -> bool:
         """Only forwards, or to a later segment at the same offset. Whether it moved."""
-        old = self.located_high_watermark()
+        old = self._high_watermark if self._high_watermark.is_located else self.located_high_watermark()
         if new.offset > self.log_end_offset:
             raise ValueError(f"high watermark {new.offset} beyond the end of {self!r}")
         if old.offset < new.offset or (old.offset == new.offset and old.segment < new.segment):

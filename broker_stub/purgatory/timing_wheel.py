@@ -71,18 +71,20 @@ class _Wheel:
         self._above: _Wheel | None = None
 
     def add(self, task: TimerTask) -> bool:
-        """False if it is due."""
-        if task.deadline_ms < self._now_ms + self._tick_ms:
+        """To this wheel, or to one above it. False if it is due."""
+        deadline_ms, wheel = task.deadline_ms, self
+        if deadline_ms < wheel._now_ms + wheel._tick_ms:
             return False
-        if task.deadline_ms >= self._now_ms + self._interval_ms:
-            if self._above is None:
-                self._above = _Wheel(self._timer, self._interval_ms, self._now_ms)
-            return self._above.add(task)
-        ticks = task.deadline_ms // self._tick_ms
-        bucket = self._buckets[ticks % WHEEL_SIZE]
+        while deadline_ms >= wheel._now_ms + wheel._interval_ms:
+            if wheel._above is None:
+                wheel._above = _Wheel(self._timer, wheel._interval_ms, wheel._now_ms)
+            wheel = wheel._above
+        ticks = deadline_ms // wheel._tick_ms
+        bucket = wheel._buckets[ticks % WHEEL_SIZE]
         task.put(bucket)
-        if bucket.expiration_ms != ticks * self._tick_ms:
-            bucket.expiration_ms = ticks * self._tick_ms
+        expiration_ms = ticks * wheel._tick_ms
+        if bucket.expiration_ms != expiration_ms:
+            bucket.expiration_ms = expiration_ms
             self._timer.bucket_filled(bucket)
         return True
 
@@ -105,7 +107,7 @@ class Timer:
 
     @staticmethod
     def _now_ms() -> int:
-        return math.floor(_microseconds(trio.current_time() * 1000))
+        return _microseconds(trio.current_time()) // 1000
 
     def add(self, task: TimerTask, delay_ms: float, *, at_once: bool = True) -> None:
         """A task that is due is run ``at_once``, in this call, or by ``run`` before time passes."""
@@ -117,7 +119,7 @@ class Timer:
                 task.put(self._soon)
                 self._earlier.set()
             return
-        task.deadline_ms = math.ceil(_microseconds(trio.current_time() * 1000 + delay_ms))
+        task.deadline_ms = -(-_microseconds(trio.current_time() + delay_ms / 1000) // 1000)
         self.size += 1
         self._add(task)
 
@@ -164,6 +166,6 @@ class Timer:
                 await self._earlier.wait()
 
 
-def _microseconds(milliseconds: float) -> float:
+def _microseconds(seconds: float) -> int:
     """Whole ones: what is finer comes from how floating-point numbers are added up."""
-    return round(milliseconds, 3)
+    return int(seconds * 1e6 + 0.5)

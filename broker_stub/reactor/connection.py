@@ -61,9 +61,9 @@ class Connection:
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_authentication", "_expired", "_finishing", "_frame", "_held", "_in_handler", "_in_progress", "_last_sent",
-        "_link", "_muted_until", "_owner", "_parked", "_phase", "_responses", "_scope", "_to_send",
-        "client_software_name", "client_software_version", "context",
+        "_authentication", "_expired", "_finishing", "_frame", "_held", "_in_handler", "_in_progress", "_is_closed",
+        "_last_sent", "_link", "_muted_until", "_owner", "_parked", "_phase", "_pipelines", "_responses", "_scope",
+        "_to_send", "_waits_for_input", "client_software_name", "client_software_version", "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
@@ -79,14 +79,19 @@ class Connection:
         self._last_sent = -math.inf
         self._expired = False
         self._finishing = False
+        self._is_closed = False
         self._in_handler = False
         #: one, or some that share work
         self._in_progress: list[Request] = []
         #: bytes of their frames that are not given back yet
         self._held = 0
         self._responses: dict[Request, Response] = {}
-        #: while a request is parked; set when a response to one is there
+        #: while a request is parked, unless ``_waits_for_input``; set when a response to one is there
         self._parked: trio.Event | None = None
+        #: a request is parked, and its response leaves without this task, which waits for the next request
+        self._waits_for_input = False
+        #: the client sends a request before it has the response to the one before
+        self._pipelines = False
         #: responses of this batch
         self._to_send: list[Response] = []
         self._muted_until = -math.inf
@@ -174,7 +179,8 @@ class Connection:
             now = trio.current_time()
             if not at_once or self._must_wait:
                 owner.turns.spend(now - began)
-                await self._flush_before(request)
+                if self._to_send:
+                    await self._flush_before(request)
                 if not at_once:
                     await self._handle(request)
                 self._drop_frames()
@@ -284,12 +290,25 @@ class Connection:
 
     async def _wait_for_responses(self) -> None:
         """Until the responses are there, or the only one was sent by whoever gave it."""
+        if len(self._in_progress) == 1 and self._must_wait and not self._pipelines:
+            await self._wait_for_input()
         while self._must_wait:
             self._parked = trio.Event()
             await self._parked.wait()
             self._parked = None
+        if self._link.is_unsent:
             await self._link.flush()
         await self._owner.unblocked()
+
+    async def _wait_for_input(self) -> None:
+        """Let whoever gives the response send it; this task need not wake up before the next request comes."""
+        self._waits_for_input = True
+        try:
+            if await self._link.wait_for_input():
+                self._pipelines = self._must_wait
+        finally:
+            self._waits_for_input = False
+        self._phase = Phase.IN_PROGRESS
 
     def _drop_frame(self) -> None:
         """The frame is not handled."""
@@ -364,16 +383,20 @@ class Connection:
 
         That to a parked request is written at once, if it can be: somebody may have waited for it for long.
         """
-        if self._parked is None:
+        is_parked = self._waits_for_input or self._parked is not None
+        if not is_parked or not self._sent_at_once(response):
             self._responses[response.request] = response
+        elif self._waits_for_input and not self._link.is_unsent:
+            self._phase = Phase.READING
             return
-        if not self._sent_at_once(response):
-            self._responses[response.request] = response
-        self._parked.set()
+        if self._parked is not None:
+            self._parked.set()
+        elif self._waits_for_input:
+            self._link.stop_waiting()
 
     def _sent_at_once(self, response: Response) -> bool:
         """Whether the response to the only request in progress was written."""
-        is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._scope.cancel_called
+        is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._is_closed
         if not is_wanted or not self._link.send_nowait(response.payload):
             return False
         self._in_progress.clear()
@@ -391,7 +414,7 @@ class Connection:
         """Close when no request is in progress."""
         self._finishing = True
         if self._phase is Phase.READING:
-            self._scope.cancel()
+            self._cancel()
 
     def close(self) -> None:
         """Close now; but a handler that works on a request finishes it (rule B1.59)."""
@@ -399,4 +422,8 @@ class Connection:
         if self._in_handler:
             self._expired = True
         else:
-            self._scope.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        self._is_closed = True
+        self._scope.cancel()

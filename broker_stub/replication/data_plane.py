@@ -15,6 +15,7 @@ import trio
 
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
+from kce.broker_stub.followers import Follower
 from kce.broker_stub.log import Appended, Isolation, OffsetMetadata, Origin
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
@@ -70,16 +71,18 @@ class DataPlane:
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
         self.sessions = FetchSessions(session_slots, random, trio.current_time)
+        #: how often logs got what readers wait for
+        self._changes = 0
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Raises ApiException (rule B3.11)."""
         hosted = self._hosted()
-        if topic_partition in hosted.offline_partitions:
-            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
         partition = hosted.partitions.get(topic_partition)
         if partition is not None:
             return partition
+        if topic_partition in hosted.offline_partitions:
+            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
         is_known = self._metadata_cache.snapshot.partition(topic_partition) is not None
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -90,6 +93,7 @@ class DataPlane:
 
     def appended(self, partition: Partition) -> None:
         """Records were appended to a log that is led here (rules B2.17, B2.23)."""
+        self._changes += 1
         woken = self._wake(partition.topic_partition)
         if self._advance(partition):
             self.high_watermark_moved(partition.topic_partition, woken)
@@ -123,12 +127,17 @@ class DataPlane:
 
     def role_changed(self, partition: Partition) -> None:
         """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
+        self._changes += 1
         self._advance(partition)
         self._check_fetches(partition.topic_partition)
         self.produce_purgatory.check_and_complete(partition.topic_partition)
 
     def _advance(self, partition: Partition) -> bool:
-        return partition.advance_high_watermark(trio.current_time() * 1000, self._max_lag_ms, self.is_alive)
+        return partition.advance_high_watermark(self._joins)
+
+    def _joins(self, broker_id: int, follower: Follower, end_offset: int) -> bool:
+        is_caught_up = follower.is_caught_up(end_offset, trio.current_time() * 1000, self._max_lag_ms)
+        return is_caught_up and self.is_alive(broker_id)
 
     # produce
 
@@ -207,29 +216,33 @@ class DataPlane:
 
         With a ``session`` its idle partitions wait, too; what they add to the fetches comes last.
         """
+        changes = self._changes
         reads = self.read(params, fetches, record_progress=True)
         operation = DelayedFetch(self, params, fetches, reads, respond, session)
         if operation.is_satisfied_by(reads):
             respond(reads)
-        else:
-            keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
-            if session is not None:
-                keys.append(session.session_id)
+            return
+        keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
+        if session is not None:
+            keys.append(session.session_id)
+        if changes == self._changes:
             self.fetch_purgatory.watch(operation, keys)
+        else:  # what a follower has may let others write
+            self.fetch_purgatory.try_complete_or_watch(operation, keys)
 
     def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
         """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""
         reads = []
-        room, at_least_one = params.max_bytes, not params.hard_limit
+        room, at_least_one, is_follower = params.max_bytes, not params.hard_limit, params.is_follower
         for fetch in fetches:
             try:
                 partition = self.partition(fetch.partition)
                 found = read_partition(
                     partition, fetch, params, room, at_least_one=at_least_one, snapshot=self._metadata_cache.snapshot
                 )
-                if record_progress and params.is_follower and found.diverging is None:
+                if record_progress and is_follower and found.diverging is None:
                     found = self._follower_fetched(partition, params.replica_id, fetch, found)
-                if found.records and self.must_wait(partition, params):
+                if is_follower and found.records and self.must_wait(partition, params):
                     found = found._replace(records=b"")
             except ApiException as e:
                 found = error_read(e)
@@ -260,12 +273,12 @@ class DataPlane:
         before = followers.low_watermark(found.log_start_offset, self.is_alive) if starts_elsewhere else 0
         known_end = follower.end.offset
         now_ms = trio.current_time() * 1000
-        if broker_id not in partition.isr:  # each of its fetches is a chance to join
-            found = found._replace(bound=-1)
         if start.offset != fetch.offset:
             start = start._replace(offset=fetch.offset)
         follower.fetched(start, fetch.log_start_offset, now_ms, found.end_offset)
-        self._on_follower_fetched(partition, broker_id)
+        if broker_id not in partition.isr:  # each of its fetches is a chance to join
+            found = found._replace(bound=-1)
+            self._on_follower_fetched(partition, broker_id)
         moved = follower.end.offset != known_end and self._advance(partition)
         if moved or (starts_elsewhere and followers.low_watermark(found.log_start_offset, self.is_alive) > before):
             self.high_watermark_moved(partition.topic_partition)

@@ -36,8 +36,8 @@ RECHECK_S: Final = 30.0
 _MAX_EPOCH: Final = 2**31 - 1
 _UNKNOWN: Final = -1
 
-#: a partition of a topic by id, or by name where a request has no ids
-Key = tuple[UUID | str, int]
+#: a partition of a topic by the number that is its id (a UUID's own hash costs more), or by name without ids
+Key = tuple[int | str, int]
 
 
 def next_epoch(epoch: int) -> int:
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return (self.topic if self.topic_id is None else self.topic_id), self.partition
+        return (self.topic if self.topic_id is None else self.topic_id.int), self.partition
 
 
 class Requested(NamedTuple):
@@ -120,14 +120,13 @@ class FetchSession:
         self.epoch = 1
         self.created_at = self.last_used = self.checked_at = now
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, key: Key, wanted: Wanted) -> None:
         """Another partition, or otherwise; not an idle one."""
-        key = wanted.key
         cached = self.partitions.get(key)
         if cached is None:
             self.partitions[key] = self.awake[key] = _Cached(wanted, next(self._turns))
         else:
-            cached.wanted = wanted if wanted.topic else wanted._replace(topic=cached.wanted.topic)
+            cached.wanted = wanted if wanted.topic else Wanted(cached.wanted.topic, *wanted[1:])
 
     def forget(self, key: Key) -> None:
         """Not an idle one."""
@@ -297,8 +296,9 @@ class FetchSessions:
     def _update(self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         """Rule B4.28."""
         for one in wanted:
-            self._wakes(session, one.key)
-            session.want(one)
+            key = one.key
+            self._wakes(session, key)
+            session.want(key, one)
         for key in forgotten:
             self._wakes(session, key)
             session.forget(key)
@@ -324,7 +324,7 @@ class FetchSessions:
             session_id = self._random.randrange(1, _MAX_EPOCH)
         session = self._sessions[session_id] = FetchSession(session_id, replica_id, uses_topic_ids, now)
         for one in wanted:
-            session.want(one)
+            session.want(one.key, one)
         return session
 
     def _evict(self, is_follower: bool, size: int, now: float) -> bool:

@@ -155,12 +155,21 @@ class ReplicaFetcher:
                     try:
                         if truncating := {tp: state for tp, state in ready.items() if state.is_truncating}:
                             await self._truncate(truncating)
-                        await self._fetch({tp: state for tp, state in ready.items() if not state.is_truncating})
+                            ready = {tp: state for tp, state in ready.items() if not state.is_truncating}
+                        await self._fetch(ready)
                     except (OSError, trio.TooSlowError, wire.WireError) as e:
                         log.info("%r: %s", self, e or type(e).__name__)
                         self._delay(self.partitions)  # rule B5.11
         finally:
             await self._connection.aclose()
+
+    async def give_up_slow(self, now: float) -> float:
+        """Give up a request that takes too long (rule B5.11); the time when that must be asked again."""
+        if self._connection.deadline > now:
+            return self._connection.deadline
+        log.info("%r: no answer in time", self)
+        await self._connection.give_up()
+        return math.inf
 
     def _ready(self) -> dict[TopicPartition, FetchState]:
         """The partitions of which the leader must hear."""
@@ -168,7 +177,8 @@ class ReplicaFetcher:
         if now >= self._next_check:  # the start of a log moves by itself
             self._next_check = now + RECHECK_S
             self._unsent.update(dict.fromkeys(self.partitions))
-        self._delay([tp for tp in self._unsent if self._must_wait(tp)])
+        if self._port.quota.is_exceeded:
+            self._delay([tp for tp in self._unsent if self._must_wait(tp)])
         return {
             partition: self.partitions[partition]
             for partition in self._unsent
@@ -176,9 +186,8 @@ class ReplicaFetcher:
         }
 
     def _must_wait(self, partition: TopicPartition) -> bool:
-        """Whether it is not in sync, and has had enough for now (rule B8.11)."""
-        quota = self._port.quota
-        return quota.is_throttled(partition) and not self.partitions[partition].is_in_sync and quota.is_exceeded
+        """Whether it is throttled, and not in sync (rule B8.11)."""
+        return self._port.quota.is_throttled(partition) and not self.partitions[partition].is_in_sync
 
     def _is_fetching(self) -> bool:
         """Whether the leader knows of something that it may still tell."""
@@ -389,7 +398,13 @@ class FetcherManager:
             task_status.started()
             for fetcher in self._fetchers.values():
                 nursery.start_soon(fetcher.run)
-            await trio.sleep_forever()
+            timeout_s = self._port.config.replica_socket_timeout_ms / 1000
+            while True:
+                now = trio.current_time()
+                wake_at = now + timeout_s  # what is asked meanwhile takes longer
+                for fetcher in list(self._fetchers.values()):
+                    wake_at = min(wake_at, await fetcher.give_up_slow(now))
+                await trio.sleep_until(wake_at)
 
     def follow(
         self,

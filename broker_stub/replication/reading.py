@@ -133,6 +133,8 @@ def _diverging_epoch(log: Log, fetch: PartitionFetch) -> EpochEnd | None:
     """Rule B4.11. Raises Refused."""
     if fetch.last_fetched_epoch == NO_EPOCH:
         return None
+    if fetch.last_fetched_epoch == log.latest_epoch and log.log_start_offset <= fetch.offset <= log.log_end_offset:
+        return None  # as of every follower in sync
     end = log.end_offset_of(fetch.last_fetched_epoch)
     if end.epoch == UNDEFINED or fetch.offset < log.log_start_offset:
         raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -49,6 +49,14 @@ class PartsStream(trio.abc.Stream):
     def send_nowait(self, data: bytes) -> int:
         """How many bytes were sent; none while a task is sending. Raises trio.BrokenResourceError."""
 
+    @abstractmethod
+    async def wait_for_input(self) -> None:
+        """Until ``receive_some`` need not wait, or ``stop_waiting`` is called. Raises trio.ClosedResourceError."""
+
+    @abstractmethod
+    def stop_waiting(self) -> None:
+        """End the ``wait_for_input`` of another task."""
+
 
 class Listener(Protocol):
     """A bound server socket."""

@@ -29,17 +29,36 @@ class TcpStream(PartsStream):
         sock.setblocking(False)
         self.socket = sock
         self._sending = False
+        #: somebody has waited for it already
+        self._has_input = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while True:
             self._check_open()
-            await trio.lowlevel.wait_readable(self.socket)
+            if self._has_input:
+                self._has_input = False
+            else:
+                await trio.lowlevel.wait_readable(self.socket)
             try:
                 return self.socket.recv(max_bytes or DEFAULT_RECEIVE_BYTES)
             except BlockingIOError:
                 continue
             except OSError as e:
                 raise self._error(e) from e
+
+    async def wait_for_input(self) -> None:
+        """See `PartsStream`."""
+        self._check_open()
+        try:
+            await trio.lowlevel.wait_readable(self.socket)
+        except trio.ClosedResourceError:
+            self._check_open()
+        else:
+            self._has_input = True
+
+    def stop_waiting(self) -> None:
+        """See `PartsStream`."""
+        trio.lowlevel.notify_closing(self.socket)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         self._begin_sending()

@@ -90,10 +90,10 @@ def test_watermarks() -> None:  # rules 9.50, B2.24
     for broker_id, end, start in ((2, 7, 5), (3, 5, 2), (4, 3, 1)):
         fetched(known, broker_id, end, now_ms=100, leader_end=9, start=start)
     end = OffsetMetadata(9)
-    assert known.high_watermark(end, [2], lambda i, f: False).offset == 7
-    assert known.high_watermark(end, [2, 3], lambda i, f: False).offset == 5
-    assert known.high_watermark(end, [2], lambda i, f: f.end.offset == 3).offset == 3
-    assert known.high_watermark(end, [], lambda i, f: False).offset == 9
+    assert known.high_watermark(end, [2], lambda i, f, end: False).offset == 7
+    assert known.high_watermark(end, [2, 3], lambda i, f, end: False).offset == 5
+    assert known.high_watermark(end, [2], lambda i, f, end: f.end.offset == 3).offset == 3
+    assert known.high_watermark(end, [], lambda i, f, end: False).offset == 9
     assert known.low_watermark(6, lambda i: i != 4) == 2
     assert known.low_watermark(0, lambda i: True) == 0
 

@@ -120,6 +120,77 @@ async def test_the_response_to_a_parked_request_is_written_by_whoever_gives_it(n
     assert (counted.requests, counted.errors) == (2, {0: 1})
 
 
+class Steps(trio.abc.Instrument):
+    """The tasks that have run, by name."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.ran.append(task.name)
+
+
+async def test_a_response_wakes_no_task_if_the_client_waits_for_it(nursery) -> None:
+    park, steps = Parking(), Steps()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    ours, theirs = sockets()
+    client = f.client(lambda: (ours, theirs))
+    for done in range(2):
+        await client.send(QUESTION)
+        await wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(steps)
+        park.parked[done].respond(ANSWER)
+        await wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(steps)
+        assert await client.receive() == ANSWER
+    (connection_id,) = f.processor.connections
+    assert steps.ran
+    assert connection_id not in steps.ran
+    with trio.fail_after(5):
+        await f.processor.drain()  # nothing is in progress
+    assert await client.closed()
+    ours.close()
+
+
+async def test_what_cannot_leave_at_once_wakes_the_connection_that_waits_for_input(nursery) -> None:
+    park = Parking()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    ours, theirs = sockets()
+    client = f.client(lambda: (ours, theirs))
+    large = os.urandom(1 << 23)  # more than the buffers hold
+    for done in range(2):
+        await client.send(QUESTION)
+        await wait_all_tasks_blocked()
+        park.parked[done].respond_encoded(bytes(4) + large, {0: 1})
+        with trio.fail_after(10):
+            assert (await client.receive_frame())[4:] == large
+    await client.send(QUESTION)
+    await wait_all_tasks_blocked()
+    park.parked[2].close_connection()
+    with trio.fail_after(10):
+        assert await client.closed()
+    ours.close()
+
+
+async def test_a_client_that_is_gone_while_its_request_is_parked(nursery) -> None:
+    """As with a request that is not read: the response finds it out."""
+    park = Parking()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    ours, theirs = sockets()
+    client = f.client(lambda: (ours, theirs))
+    await client.send(QUESTION)
+    await wait_all_tasks_blocked()
+    ours.close()
+    await wait_all_tasks_blocked()
+    assert len(f.processor.connections) == 1
+    park.parked[0].respond(ANSWER)
+    await wait_all_tasks_blocked()
+    assert not f.processor.connections
+
+
 async def test_what_a_reader_does_not_take_at_once_is_written_later(nursery) -> None:
     park = Parking()
     f = Fixture(park)

@@ -14,7 +14,7 @@ from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.harness.world.memory_disk import MemoryDisk
-from kce.wire.transport import Dial
+from kce.wire.transport import ConnectionLost, Dial
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
 from tests.broker_stub.logs import MemoryLogManager
@@ -144,6 +144,8 @@ class Leader:
         await trio.lowlevel.checkpoint()
         if not self._frames:
             await self._idle.wait()
+        if not self._frames:
+            raise ConnectionLost("closed")
         if self.meanwhile:
             self.meanwhile.pop(0)()
         return self._frames.pop()
@@ -162,6 +164,8 @@ class Leader:
 
     async def aclose(self) -> None:
         self.closed += 1
+        self._idle.set()
+        self._idle = trio.Event()
         await trio.lowlevel.checkpoint()
 
     def _answer(self, request: Any) -> wire.Message | None:

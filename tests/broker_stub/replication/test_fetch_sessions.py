@@ -131,7 +131,7 @@ def test_a_session_without_partitions_is_closed() -> None:
     context = sessions.full([wanted(0), wanted(1, offset=10)])
     assert answers(context, p0=Read(high_watermark=100, log_start_offset=100), p1=Read(high_watermark=10)) == [0, 1]
     assert context.session is not None
-    closed = sessions.incremental(context.session.id, 1, [], [(FOO, 0), (FOO, 1)])
+    closed = sessions.incremental(context.session.id, 1, [], [wanted(0).key, wanted(1).key])
     assert (closed.session, closed.wanted(), answers(closed), len(sessions)) == (None, [], [], 0)
 
 
@@ -216,7 +216,7 @@ def test_partitions_are_added_replaced_and_forgotten() -> None:
     sessions = Sessions()
     context = sessions.full([wanted(0), wanted(1)])
     assert context.session is not None
-    context = sessions.incremental(context.session.id, 1, [wanted(1, offset=8), wanted(2)], [(FOO, 0)])
+    context = sessions.incremental(context.session.id, 1, [wanted(1, offset=8), wanted(2)], [wanted(0).key])
     assert [(one.partition, one.offset) for one in context.wanted()] == [(1, 8), (2, 0)]
 
 
@@ -224,7 +224,7 @@ def test_an_idle_partition_that_is_forgotten() -> None:
     sessions = Sessions()
     session_id = sessions.create(0, 2)
     answers(sessions.incremental(session_id, 1), p0=Read(bound=0), p1=Read(bound=0))
-    context = sessions.incremental(session_id, 2, [], [(FOO, 0), (FOO, 9)])
+    context = sessions.incremental(session_id, 2, [], [wanted(0).key, wanted(9).key])
     assert context.wanted() == []
     assert sessions.touched(TopicPartition("foo", 0)) == []
     assert sessions.touched(TopicPartition("foo", 1)) == [context.session]

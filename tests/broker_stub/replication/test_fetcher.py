@@ -457,3 +457,18 @@ async def test_what_is_truncated_is_fetched_with_the_rest(follower: MakeFollower
     assert [(topic.topic_id, p.partition) for topic in request.topics for p in topic.partitions] == [
         (ID, 0), (UUID(int=6), 1)
     ]  # fmt: skip
+
+
+async def test_a_request_that_takes_too_long_is_given_up(follower: MakeFollower, autojump_clock: MockClock) -> None:
+    """Rule B5.11: exactly then, whenever it began."""
+    f = follower(replica_socket_timeout_ms="20000", replica_fetch_backoff_ms="1000")
+    await trio.sleep(5)
+    await f.follow()
+    await trio.sleep(19)
+    f.leader.end_wait()
+    await trio.sleep(19)
+    assert f.leader.connections == 1
+    await trio.sleep(1.5)
+    assert (f.leader.connections, bool(f.leader.closed)) == (1, True)
+    await trio.sleep(1)
+    assert f.leader.connections == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from kce.broker_stub.log.leader_epochs import EpochEnd
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import EpochAnswer, LeaderConnection
 from kce.wire import ErrorCode
-from kce.wire.transport import ConnectionLost
+from kce.wire.transport import ConnectionLost, FramedConnection
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.replication.support import A0, ID, Leader
 from tests.broker_stub.support import config
@@ -149,14 +150,34 @@ async def test_a_leader_that_does_not_answer(autojump_clock: MockClock) -> None:
     leader = a_leader()
     leader.fetched = []
     made = connection(leader)
-    with pytest.raises(trio.TooSlowError):
-        await made.fetch({A0: WANTED}, (), 77)
-    assert trio.current_time() == pytest.approx(20)
-    assert (leader.connections, leader.closed, dict(made.sent)) == (1, 1, {})
-    leader.refuse = True
+
+    async def give_up() -> None:
+        await trio.sleep(1)
+        assert made.deadline == 20
+        await made.give_up()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_up)
+        with pytest.raises(ConnectionLost):
+            await made.fetch({A0: WANTED}, (), 77)
+    assert made.deadline == math.inf
+    assert (leader.connections, dict(made.sent)) == (1, {})
+    assert leader.closed
+    await made.give_up()  # of nothing
+    leader.closed, leader.refuse = 1, True
     with pytest.raises(ConnectionRefusedError):
         await made.fetch({A0: WANTED}, (), 77)
     assert (leader.closed, dict(made.sent)) == (1, {})
+
+
+async def test_a_leader_that_cannot_be_reached(autojump_clock: MockClock) -> None:
+    async def dial(host: str, port: int, *, to: int, listener: str) -> FramedConnection:
+        await trio.sleep_forever()
+
+    made = LeaderConnection(2, Endpoint("DATA", "PLAINTEXT", "leader", 9), dial, config(), "me")
+    with pytest.raises(trio.TooSlowError):
+        await made.fetch({A0: WANTED}, (), 77)
+    assert (trio.current_time(), made.deadline) == (30, math.inf)
 
 
 async def test_where_epochs_end() -> None:  # rules B5.9, B5.10

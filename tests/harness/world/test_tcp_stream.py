@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from kce.harness.world import RealWorld, real_disk
 from kce.harness.world.real_disk import RealDisk, RealSlice
@@ -182,3 +183,36 @@ async def test_parts_to_a_peer_that_is_gone(tmp_path: Path, nursery) -> None:
     for parts in ([slice_], [b"x"]):
         with pytest.raises(trio.ClosedResourceError):
             await ours.send_parts(parts)
+
+
+async def test_who_waits_for_input_leaves_it_there(nursery: trio.Nursery) -> None:
+    ours, theirs = await pair()
+    async with ours, theirs:
+        for data in (b"one", b"two"):
+            await ours.send_all(data)
+            await theirs.wait_for_input()
+            assert await theirs.receive_some() == data
+
+
+async def test_a_wait_for_input_can_be_ended(nursery: trio.Nursery) -> None:
+    ours, theirs = await pair()
+    ended: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await theirs.wait_for_input()
+        except trio.ClosedResourceError:
+            ended.append("closed")
+        else:
+            ended.append("stopped")
+
+    async with ours, theirs:
+        for end in (theirs.stop_waiting, theirs.close):
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            end()
+            await trio.testing.wait_all_tasks_blocked()
+            if end == theirs.stop_waiting:
+                await ours.send_all(b"more")
+                assert await theirs.receive_some() == b"more"
+    assert ended == ["stopped", "closed"]
