@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
@@ -173,6 +174,20 @@ class ControllerContext:
         self.assignments.update(zip(partitions, assignments.values(), strict=True))
         return partitions
 
+    def assignments_of(self, partitions: Mapping[TopicPartition, object]) -> Iterable[ReplicaAssignment]:
+        """One for each. Without looking them up if they are all that there are, as after a failover."""
+        assignments = self.assignments
+        if _are_same(partitions, assignments):
+            return assignments.values()
+        return [assignments.get(tp, NO_ASSIGNMENT) for tp in partitions]
+
+    def leadership_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
+        """Of those that have one."""
+        leadership = self.leadership
+        if partitions is self.assignments and _are_same(leadership, self.assignments):
+            return leadership.copy()
+        return {tp: known for tp in partitions if (known := leadership.get(tp)) is not None}
+
     def is_assigned(self, tp: TopicPartition) -> bool:
         return tp in self.assignments
 
@@ -223,11 +238,17 @@ class ControllerContext:
         online: dict[BrokerId, list[TopicPartition]] = {}
         offline: dict[BrokerId, list[TopicPartition]] = {}
         is_offline = self.offline_replicas()
+        additions: dict[int, list[Callable[[TopicPartition], None]]] = {}  # of equal assignments, which are one object
         for tp, assignment in self.assignments.items():
-            offline_here = is_offline(tp, assignment.replicas)
-            for replica in assignment.replicas:
-                where = offline if replica in offline_here else online
-                where.setdefault(replica, []).append(tp)
+            add = additions.get(id(assignment))
+            if add is None or self.replicas_on_offline_dirs:
+                gone = is_offline(tp, assignment.replicas)
+                add = additions[id(assignment)] = [
+                    (offline if replica in gone else online).setdefault(replica, []).append
+                    for replica in assignment.replicas
+                ]
+            for add_to_broker in add:
+                add_to_broker(tp)
         return online, offline
 
     def online_among(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
@@ -252,6 +273,10 @@ class ControllerContext:
 
     def topics_with_offline_replicas(self) -> set[str]:
         of = self.offline_replicas()
+        if not self.replicas_on_offline_dirs:
+            distinct = {id(assignment): (tp, assignment) for tp, assignment in self.assignments.items()}
+            if not any(of(tp, assignment.replicas) for tp, assignment in distinct.values()):
+                return set()
         return {tp.topic for tp, assignment in self.assignments.items() if of(tp, assignment.replicas)}
 
     # leadership
@@ -282,11 +307,16 @@ class ControllerContext:
 
     @property
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
-        return [
-            tp
-            for tp, known in self.leadership.items()
-            if not self.is_replica_online(known.leader_and_isr.leader, tp) and not self.is_queued_for_deletion(tp.topic)
-        ]
+        deleted = self.topics_to_delete
+        return [tp for tp in self.partitions_without_online_leader() if tp.topic not in deleted]
+
+    def partitions_without_online_leader(self) -> list[TopicPartition]:
+        """Of those with known leadership, whether their topic is queued for deletion or not."""
+        if self.replicas_on_offline_dirs:
+            online = self.is_replica_online
+            return [tp for tp, known in self.leadership.items() if not online(known.leader_and_isr.leader, tp)]
+        live = self.live_broker_ids
+        return [tp for tp, known in self.leadership.items() if known[0][0] not in live]
 
     def leader_epoch_for_stop_replica(self, tp: TopicPartition) -> int:
         """Rule 5.13."""
@@ -341,7 +371,8 @@ class ControllerContext:
         return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
 
     def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
-        return [tp for tp, state in self.partition_states.items() if state in states]
+        wanted = set(states)  # quicker than a tuple
+        return [tp for tp, state in self.partition_states.items() if state in wanted]
 
     def replica_states_of(self, broker: BrokerId) -> dict[TopicPartition, ReplicaState]:
         """The states of one broker's replicas, to read and to change; absent means NonExistent."""
@@ -377,6 +408,11 @@ class ControllerContext:
 
 
 NO_ASSIGNMENT = ReplicaAssignment()
+
+
+def _are_same(some: Mapping[TopicPartition, object], others: Mapping[TopicPartition, object]) -> bool:
+    """Whether two have the same partitions in the same order; without looking them up, as often as they do."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:
