@@ -234,13 +234,16 @@ class ControllerContext:
     def replicas_of_topic(self, topic: str) -> list[PartitionReplica]:
         return self.replicas_of_partitions(self.partitions_of(topic))
 
-    def all_replicas(self) -> tuple[dict[BrokerId, list[TopicPartition]], dict[BrokerId, list[TopicPartition]]]:
-        """(online, offline) by broker."""
+    def replicas_by_broker(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[BrokerId, list[TopicPartition]], dict[BrokerId, list[TopicPartition]]]:
+        """(online, offline)."""
         online: dict[BrokerId, list[TopicPartition]] = {}
         offline: dict[BrokerId, list[TopicPartition]] = {}
         is_offline = self.offline_replicas()
         additions: dict[int, list[Callable[[TopicPartition], None]]] = {}  # of equal assignments, which are one object
-        for tp, assignment in self.assignments.items():
+        for tp in partitions:
+            assignment = self.assignments[tp]
             add = additions.get(id(assignment))
             if add is None or self.replicas_on_offline_dirs:
                 gone = is_offline(tp, assignment.replicas)

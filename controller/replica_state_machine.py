@@ -82,13 +82,17 @@ class ReplicaStateMachine:
         self._zk = zk
         self._batch = batch
 
-    async def startup(self) -> None:
-        """Set all states, then notify online replicas, then remove offline ones from their ISRs (rule 6.32)."""
-        context = self._context
-        online, offline = context.all_replicas()
+    def set_states(self, partitions: Iterable[TopicPartition]) -> None:
+        """Set those of the replicas of new partitions, before ``startup``."""
+        online, offline = self._context.replicas_by_broker(partitions)
         for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
-            for broker, partitions in by_broker.items():
-                context.put_replica_states(broker, partitions, state)
+            for broker, here in by_broker.items():
+                self._context.put_replica_states(broker, here, state)
+
+    async def startup(self) -> None:
+        """Notify online replicas, then remove offline ones from their ISRs; all have their states (rule 6.32)."""
+        context = self._context
+        online, offline = context.replicas_by_broker(context.assignments)
         if context.replicas_on_offline_dirs:
             await self._handle(online, ReplicaState.ONLINE)
         elif online:  # partitions with equal replicas have the same that are online
