@@ -6,7 +6,9 @@ Only the event loop's task uses it. Unknown topics and partitions read as empty,
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import UUID
 
@@ -168,10 +170,24 @@ class ControllerContext:
             for number, assignment in assignments.items():
                 self.set_assignment(TopicPartition(topic, number), assignment)
             return [self._partitions[topic][number] for number in assignments]
-        partitions = list(map(TopicPartition, itertools.repeat(topic), assignments))
+        partitions = list(map(_partition, zip(itertools.repeat(topic), assignments)))
         self._partitions[topic] = dict(zip(assignments, partitions, strict=True))
         self.assignments.update(zip(partitions, assignments.values(), strict=True))
         return partitions
+
+    def assignments_of(self, partitions: Mapping[TopicPartition, object]) -> Iterable[ReplicaAssignment]:
+        """One for each. Without looking them up if they are all that there are, as after a failover."""
+        assignments = self.assignments
+        if _are_same(partitions, assignments):
+            return assignments.values()
+        return [assignments.get(tp, NO_ASSIGNMENT) for tp in partitions]
+
+    def leadership_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
+        """Of those that have one."""
+        leadership = self.leadership
+        if partitions is self.assignments and _are_same(leadership, self.assignments):
+            return leadership.copy()
+        return {tp: known for tp in partitions if (known := leadership.get(tp)) is not None}
 
     def is_assigned(self, tp: TopicPartition) -> bool:
         return tp in self.assignments
@@ -218,16 +234,25 @@ class ControllerContext:
     def replicas_of_topic(self, topic: str) -> list[PartitionReplica]:
         return self.replicas_of_partitions(self.partitions_of(topic))
 
-    def all_replicas(self) -> tuple[dict[BrokerId, list[TopicPartition]], dict[BrokerId, list[TopicPartition]]]:
-        """(online, offline) by broker."""
+    def replicas_by_broker(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[BrokerId, list[TopicPartition]], dict[BrokerId, list[TopicPartition]]]:
+        """(online, offline)."""
         online: dict[BrokerId, list[TopicPartition]] = {}
         offline: dict[BrokerId, list[TopicPartition]] = {}
         is_offline = self.offline_replicas()
-        for tp, assignment in self.assignments.items():
-            offline_here = is_offline(tp, assignment.replicas)
-            for replica in assignment.replicas:
-                where = offline if replica in offline_here else online
-                where.setdefault(replica, []).append(tp)
+        additions: dict[int, list[Callable[[TopicPartition], None]]] = {}  # of equal assignments, which are one object
+        for tp in partitions:
+            assignment = self.assignments[tp]
+            add = additions.get(id(assignment))
+            if add is None or self.replicas_on_offline_dirs:
+                gone = is_offline(tp, assignment.replicas)
+                add = additions[id(assignment)] = [
+                    (offline if replica in gone else online).setdefault(replica, []).append
+                    for replica in assignment.replicas
+                ]
+            for add_to_broker in add:
+                add_to_broker(tp)
         return online, offline
 
     def online_among(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
@@ -252,6 +277,10 @@ class ControllerContext:
 
     def topics_with_offline_replicas(self) -> set[str]:
         of = self.offline_replicas()
+        if not self.replicas_on_offline_dirs:
+            distinct = {id(assignment): (tp, assignment) for tp, assignment in self.assignments.items()}
+            if not any(of(tp, assignment.replicas) for tp, assignment in distinct.values()):
+                return set()
         return {tp.topic for tp, assignment in self.assignments.items() if of(tp, assignment.replicas)}
 
     # leadership
@@ -261,15 +290,14 @@ class ControllerContext:
 
     def put_all_leadership(self, found: Mapping[TopicPartition, Leadership]) -> None:
         """``put_leadership`` of each."""
-        more = 0
-        for tp, known in found.items():
-            if tp.topic not in self.topics_to_delete:
-                assignment = self.assignments.get(tp, NO_ASSIGNMENT)
-                more += _is_imbalanced(assignment, known)
-                if (before := self.leadership.get(tp)) is not None:
-                    more -= _is_imbalanced(assignment, before)
-        self.preferred_replica_imbalance_count += more
-        self.leadership.update(found)
+        leadership, deleted = self.leadership, self.topics_to_delete
+        counted = {tp: known for tp, known in found.items() if tp.topic not in deleted} if deleted else found
+        before = {tp: leadership[tp] for tp in counted.keys() & leadership.keys()}
+        self.preferred_replica_imbalance_count += self._imbalance(counted) - self._imbalance(before)
+        leadership.update(found)
+
+    def _imbalance(self, known: Mapping[TopicPartition, Leadership]) -> int:
+        return sum(map(_is_imbalanced, self.assignments_of(known), known.values()))
 
     def clear_leadership(self) -> None:
         self.leadership.clear()
@@ -282,11 +310,16 @@ class ControllerContext:
 
     @property
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
-        return [
-            tp
-            for tp, known in self.leadership.items()
-            if not self.is_replica_online(known.leader_and_isr.leader, tp) and not self.is_queued_for_deletion(tp.topic)
-        ]
+        deleted = self.topics_to_delete
+        return [tp for tp in self.partitions_without_online_leader() if tp.topic not in deleted]
+
+    def partitions_without_online_leader(self) -> list[TopicPartition]:
+        """Of those with known leadership, whether their topic is queued for deletion or not."""
+        if self.replicas_on_offline_dirs:
+            online = self.is_replica_online
+            return [tp for tp, known in self.leadership.items() if not online(known.leader_and_isr.leader, tp)]
+        live = self.live_broker_ids
+        return [tp for tp, known in self.leadership.items() if known[0][0] not in live]
 
     def leader_epoch_for_stop_replica(self, tp: TopicPartition) -> int:
         """Rule 5.13."""
@@ -308,11 +341,7 @@ class ControllerContext:
     def _forget_imbalance_of(self, topic: str) -> None:
         """Topics queued for deletion do not count (rule 5.20)."""
         if topic not in self.topics_to_delete:
-            self.preferred_replica_imbalance_count -= sum(
-                _is_imbalanced(self.assignment(tp), known)
-                for tp in self.partitions_of(topic)
-                if (known := self.leadership.get(tp)) is not None
-            )
+            self.preferred_replica_imbalance_count -= self._imbalance(self.leadership_of(self.partitions_of(topic)))
 
     # states, 5.19, 5.22
 
@@ -341,7 +370,8 @@ class ControllerContext:
         return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
 
     def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
-        return [tp for tp, state in self.partition_states.items() if state in states]
+        wanted = set(states)  # quicker than a tuple
+        return [tp for tp, state in self.partition_states.items() if state in wanted]
 
     def replica_states_of(self, broker: BrokerId) -> dict[TopicPartition, ReplicaState]:
         """The states of one broker's replicas, to read and to change; absent means NonExistent."""
@@ -379,12 +409,19 @@ class ControllerContext:
 NO_ASSIGNMENT = ReplicaAssignment()
 
 
+_partition: Callable[[tuple[str, int]], TopicPartition] = functools.partial(tuple.__new__, TopicPartition)
+
+
+def _are_same(some: Mapping[TopicPartition, object], others: Mapping[TopicPartition, object]) -> bool:
+    """Whether two have the same partitions in the same order; without looking them up, as often as they do."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
 def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:
     """Whether the preferred replica does not lead (rule 5.21). One that is being added counts once it is in the ISR."""
-    if not assignment.replicas:
+    replicas, adding = assignment.replicas, assignment.adding
+    if not replicas:
         return False
-    preferred = assignment.replicas[0]
-    state = known.leader_and_isr
-    if assignment.adding and preferred in assignment.adding:
-        return preferred in state.isr
-    return state.leader != preferred
+    if adding and replicas[0] in adding:
+        return replicas[0] in known.leader_and_isr.isr
+    return known[0][0] != replicas[0]  # faster than by name: this is done a million times

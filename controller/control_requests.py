@@ -5,17 +5,18 @@ Versions that group partitions by topic carry them encoded (`encoded_states`).
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kce import wire
-from kce.controller.context import NO_ASSIGNMENT, ControllerContext
+from kce.controller.context import ControllerContext
 from kce.controller.encoded_states import (
     encoded_index,
     leader_and_isr_state,
+    leader_and_isr_topic,
     update_metadata_state,
     update_metadata_tail,
+    update_metadata_topic,
 )
 from kce.controller.iteration_order import HashTable, by_topic
 from kce.controller.known_replicas import KnownTopics, LeaderAndIsrState
@@ -24,11 +25,7 @@ from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import BrokerId, Leadership, RegisteredBroker, TopicPartition
 
-ZERO = uuid.UUID(int=0)
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
-
-_leader_and_isr_topic = wire.maker(wire.LeaderAndIsrTopicState)
-_update_metadata_topic = wire.maker(wire.UpdateMetadataTopicState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +62,12 @@ def build_leader_and_isr(
             for state in (states[tp],)
         ]
         return _leader_and_isr(config, context, broker, leaders, ungrouped=flat)
-    topics = [
-        (topic, wire.Encoded(len(of_topic), [state.encode(tp, version) for tp, state in of_topic]))
-        for topic, of_topic in by_topic(states, java=True).items()
-    ]
-    return _leader_and_isr(config, context, broker, leaders, topics)
+    pieces: list[bytes] = []
+    topics = by_topic(states, states.values(), java=True)
+    for topic, of_topic in topics.items():
+        before, behind = leader_and_isr_topic(version, topic, context.topic_ids.get(topic)).around(len(of_topic))
+        pieces += (before, *[state.encode(tp, version) for tp, state in of_topic], behind)
+    return _leader_and_isr(config, context, broker, leaders, wire.Encoded(len(topics), pieces))
 
 
 def build_known_leader_and_isr(
@@ -84,7 +82,7 @@ def _leader_and_isr(
     context: ControllerContext,
     broker: BrokerId,
     leaders: Collection[int],
-    topics: Sequence[tuple[str, wire.Encoded]] = (),
+    topics: wire.Encoded | tuple[()] = (),
     ungrouped: Sequence[wire.LeaderAndIsrPartitionState] = (),
 ) -> wire.LeaderAndIsrRequest:
     live_leaders = []
@@ -94,18 +92,12 @@ def _leader_and_isr(
             live_leaders.append(
                 wire.LeaderAndIsrLiveLeader(broker_id=live.id, host_name=endpoint.host, port=endpoint.port)
             )
-    ids = context.topic_ids
     return wire.LeaderAndIsrRequest(
         controller_id=config.broker_id,
         controller_epoch=context.epoch,
         broker_epoch=context.broker_epochs[broker],
         ungrouped_partition_states=tuple(ungrouped),
-        topic_states=tuple(
-            [
-                _leader_and_isr_topic(topic_name=topic, topic_id=ids.get(topic, ZERO), partition_states=states)
-                for topic, states in topics
-            ]
-        ),
+        topic_states=topics,  # type: ignore[arg-type]
         live_leaders=tuple(live_leaders),
     )
 
@@ -117,43 +109,49 @@ def build_update_metadata(
     leadership: HashTable[TopicPartition, Leadership],
 ) -> wire.UpdateMetadataRequest:
     """The request for all brokers, without broker epoch. Raises EncodeError."""
-    offline = context.offline_replicas()
     flat: list[wire.UpdateMetadataPartitionState] = []
-    if version < 5:
+    topics: wire.Encoded | tuple[()] = ()
+    if version >= 5:
+        topics = _update_metadata_topics(version, context, leadership)
+    else:
+        offline = context.offline_replicas()
         for tp in leadership.order():
             replicas, is_deleting = context.replicas(tp), context.is_queued_for_deletion(tp.topic)
             known = leadership[tp]
             flat.append(update_metadata_state(tp, version, known, replicas, offline(tp, replicas), is_deleting))
-    topics = []
-    assignments = context.assignments
-    tails: dict[tuple[int, int, bool], bytes] = {}  # of what does not go away meanwhile
-    has_offline_dirs = bool(context.replicas_on_offline_dirs)
-    for topic, of_topic in by_topic(leadership, java=True).items() if version >= 5 else ():
-        is_deleting = context.is_queued_for_deletion(topic)
-        states = []
-        for tp, known in of_topic:
-            assignment = assignments.get(tp, NO_ASSIGNMENT)
-            key = id(known), id(assignment), is_deleting
-            tail = tails.get(key)
-            if tail is None or has_offline_dirs:
-                replicas = assignment.replicas
-                tail = update_metadata_tail(version, known, replicas, offline(tp, replicas), is_deleting)
-                tails[key] = tail
-            states.append(encoded_index(tp[1]) + tail)
-        topics.append(
-            _update_metadata_topic(
-                topic_name=topic,
-                topic_id=context.topic_ids.get(topic, ZERO),
-                partition_states=wire.Encoded(len(states), (b"".join(states),)),
-            )
-        )
     return wire.UpdateMetadataRequest(
         controller_id=config.broker_id,
         controller_epoch=context.epoch,
         ungrouped_partition_states=tuple(flat),
-        topic_states=tuple(topics),
+        topic_states=topics,  # type: ignore[arg-type]
         live_brokers=tuple(update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers),
     )
+
+
+def _update_metadata_topics(
+    version: int, context: ControllerContext, leadership: HashTable[TopicPartition, Leadership]
+) -> wire.Encoded:
+    pieces = []
+    for topic, of_topic in by_topic(leadership, _tails(version, context, leadership), java=True).items():
+        before, behind = update_metadata_topic(version, topic, context.topic_ids.get(topic)).around(len(of_topic))
+        pieces.append(b"".join([before, *[encoded_index(tp[1]) + tail for tp, tail in of_topic], behind]))
+    return wire.Encoded(len(pieces), pieces)
+
+
+def _tails(version: int, context: ControllerContext, leadership: Mapping[TopicPartition, Leadership]) -> list[bytes]:
+    """Of UpdateMetadata."""
+    offline = context.offline_replicas()
+    deleting, has_offline_dirs = context.topics_to_delete, bool(context.replicas_on_offline_dirs)
+    found = []
+    tails: dict[tuple[int, int, bool], bytes] = {}  # of what does not go away meanwhile
+    for (tp, known), assignment in zip(leadership.items(), context.assignments_of(leadership), strict=True):
+        key = id(known), id(assignment), tp[0] in deleting
+        tail = tails.get(key)
+        if tail is None or has_offline_dirs:
+            replicas = assignment.replicas
+            tail = tails[key] = update_metadata_tail(version, known, replicas, offline(tp, replicas), key[2])
+        found.append(tail)
+    return found
 
 
 def update_metadata_broker(version: int, broker: RegisteredBroker) -> wire.UpdateMetadataBroker:
@@ -192,7 +190,7 @@ def build_stop_replica(
     states: HashTable[TopicPartition, StopReplicaState],
 ) -> wire.StopReplicaRequest:
     """Rules 8.22, 13.23. Below version 3 all states have the same ``delete``."""
-    topics = by_topic(states, java=False)
+    topics = by_topic(states, states.values(), java=False)
     ungrouped: tuple[wire.StopReplicaPartitionV0, ...] = ()
     topics_v1: tuple[wire.StopReplicaTopicV1, ...] = ()
     topic_states: tuple[wire.StopReplicaTopicState, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from kce.controller import events as ev
@@ -17,9 +18,13 @@ from kce.controller.topic_deletion import TopicDeletion
 from kce.controller.topics import Topics
 from kce.garbage import no_collection, thaw
 from kce.zookeeper import znodes
+from kce.zookeeper.model import TopicAssignment, TopicPartition
 
 #: delay of the first leader rebalance after failover (rule 11.37)
 FIRST_REBALANCE_SECONDS = 5.0
+
+#: topics that are put into the context between two looks for ZooKeeper's answers
+_TOPICS_AT_ONCE = 500
 
 #: what is told of changes of whose children
 _CHILDREN: Final[dict[str, ev.ControllerEvent]] = {
@@ -62,11 +67,11 @@ class ControllerRole:
         await zk.delete_all_notifications(znodes.ISR_CHANGE_NOTIFICATION, context.epoch_zk_version)
         registered = (await runtime.get_brokers()).values()
         context.set_live_brokers((b, epoch) for b, epoch in registered if self.features.are_compatible(b))
-        await self.topics.load()
+        topics = await self.topics.load()
         context.clear_leadership()
         context.shutting_down.clear()
         await self.brokers.watch(context.live_or_shutting_down_broker_ids)
-        await runtime.refresh_leadership(context.all_partitions())
+        await runtime.refresh_leadership(itertools.chain.from_iterable(self._stored(topics)))
         runtime.channels.add_brokers(context.live_or_shutting_down_brokers)
         to_delete = await zk.get_topic_deletions()
         ineligible = context.topics_with_offline_replicas() | {tp.topic for tp in context.being_reassigned}
@@ -79,6 +84,13 @@ class ControllerRole:
         await self.elections.resume_at_failover()
         if runtime.config.auto_leader_rebalance_enable:
             self._scheduler.schedule(ev.LeaderRebalanceDue(), FIRST_REBALANCE_SECONDS)
+
+    def _stored(self, topics: Sequence[TopicAssignment]) -> Iterator[list[TopicPartition]]:
+        """Put topics and the states of their replicas into the context, some at a time: ZooKeeper answers meanwhile."""
+        for begin in range(0, len(topics), _TOPICS_AT_ONCE):
+            partitions = self.topics.store(topics[begin : begin + _TOPICS_AT_ONCE])
+            self.runtime.replicas.set_states(partitions)
+            yield partitions
 
     def _enqueuer(self, event: ev.ControllerEvent) -> Callable[[], None]:
         return lambda: self.runtime.put(event)

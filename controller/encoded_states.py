@@ -1,4 +1,4 @@
-"""Partition states of control requests as bytes, in versions that group them by topic.
+"""Topics and partition states of control requests as bytes, in versions that group partitions by topic.
 
 Many partitions have equal leaderships and replicas. Their states differ only in the partition's index, the first field:
 what follows it, the tail, is encoded once.
@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import functools
 import struct
+import uuid
 from collections.abc import Callable
 
 from kce import wire
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
+from kce.wire.schema import Struct
 from kce.zookeeper.model import LEADER_DURING_DELETE, BrokerId, Leadership, ReplicaAssignment, TopicPartition
 
 #: the bytes of an index
 encoded_index = struct.Struct(">i").pack
 _INDEX_BYTES = 4
 _REMEMBERED = 1 << 13
+#: of a topic without one
+ZERO = uuid.UUID(int=0)
 
 _leader_and_isr_state: Callable[..., wire.LeaderAndIsrPartitionState] = wire.maker(wire.LeaderAndIsrPartitionState)
 _update_metadata_state: Callable[..., wire.UpdateMetadataPartitionState] = wire.maker(wire.UpdateMetadataPartitionState)
+
+_leader_and_isr_topic: Callable[..., wire.LeaderAndIsrTopicState] = wire.maker(wire.LeaderAndIsrTopicState)
+_update_metadata_topic: Callable[..., wire.UpdateMetadataTopicState] = wire.maker(wire.UpdateMetadataTopicState)
 
 
 def leader_and_isr_state(
@@ -72,6 +79,37 @@ def update_metadata_state(
         replicas=replicas,
         offline_replicas=offline,
     )
+
+
+class EncodedTopic:
+    """A topic of a request, without its partitions. ``made`` is the maker of its class."""
+
+    __slots__ = ("_api_key", "_around", "_made", "_version")
+
+    def __init__(
+        self, made: Callable[..., Struct], topic: str, topic_id: uuid.UUID | None, api_key: int, version: int
+    ) -> None:
+        self._made = functools.partial(made, topic_name=topic, topic_id=topic_id or ZERO)
+        self._api_key = api_key
+        self._version = version
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+
+    def around(self, partitions: int) -> tuple[bytes, bytes]:
+        """The bytes before and behind the states of so many partitions. Raises EncodeError."""
+        if partitions not in self._around:
+            alone = self._made(partition_states=wire.Encoded(partitions, ()))
+            whole = wire.encode_part(alone, api_key=self._api_key, api_version=self._version)
+            end = len(whole) - (self._version in wire.api(self._api_key).flexible)  # the number of tagged fields, 0
+            self._around[partitions] = whole[:end], whole[end:]
+        return self._around[partitions]
+
+
+def leader_and_isr_topic(version: int, topic: str, topic_id: uuid.UUID | None) -> EncodedTopic:
+    return EncodedTopic(_leader_and_isr_topic, topic, topic_id, LEADER_AND_ISR, version)
+
+
+def update_metadata_topic(version: int, topic: str, topic_id: uuid.UUID | None) -> EncodedTopic:
+    return EncodedTopic(_update_metadata_topic, topic, topic_id, UPDATE_METADATA, version)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

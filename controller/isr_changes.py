@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from kce import wire
-from kce.controller.control_requests import ZERO
+from kce.controller.encoded_states import ZERO
 from kce.controller.iteration_order import small_order, table_order
 from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.reassignment import Reassignment

@@ -21,9 +21,8 @@ UpdateMetadataRequest.java, sendStopReplicaRequests in ControllerChannelManager.
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Iterable, Sequence
-from typing import Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 from kce.zookeeper.model import TopicPartition
 
@@ -157,43 +156,43 @@ class HashedSet(set[K]):
         super().add(key)
 
 
-def by_topic(table: HashTable[TopicPartition, V], *, java: bool) -> dict[str, list[tuple[TopicPartition, V]]]:
-    """The content of ``table`` by topic: the partitions of each in the table's order; the topics, added as the table
-    has them, in that of a table of ``java`` or of Scala."""
-    last_bucket = table.buckets - 1
-    groups: dict[str, dict[int, tuple[TopicPartition, V]]] = {}
-    topic, group, base = None, {}, 0
-    for item in table.items():
-        name, number = item[0]
-        if name != topic:
-            topic = name
-            group = groups.setdefault(topic, {})
-            base = 31 * 31 + _hash_of_string(topic)
-        code = base + 31 * number & _MASK  # as in `hash_code`, and below as in `_place`: this is done a million times
-        code ^= code >> 16
-        group[(code & last_bucket) << 32 | code ^ _SIGN] = item
-    places = {topic: sorted(group) for topic, group in groups.items()}
-    if java:
-        added = sorted(groups, key=lambda topic: places[topic][0])
-        last = max(places.values(), key=lambda of_topic: of_topic[-1], default=[])
-        topics = java_order(added, last_is_new=len(last) == 1)
-    else:
-        topics = table_order(groups)
-    return {topic: [groups[topic][place] for place in places[topic]] for topic in topics}
+def by_topic(
+    table: HashTable[TopicPartition, Any], values: Iterable[V], *, java: bool
+) -> dict[str, list[tuple[TopicPartition, V]]]:
+    """Partitions of ``table``, each with its one of ``values``, by topic: the partitions of each in the table's order;
+    the topics, added as the table has them, in that of a table of ``java`` or of Scala."""
+    groups: dict[str, list[tuple[TopicPartition, V]]] = {}
+    topic, group = None, []
+    for item in zip(table, values, strict=True):
+        if item[0][0] != topic:
+            topic = item[0][0]
+            group = groups.setdefault(topic, [])
+        group.append(item)
+    first, last, sizes = {}, {}, {}
+    for topic, group in groups.items():
+        order, places = placed(topic, [tp[1] for tp, _ in group], table.buckets)
+        groups[topic] = [group[i] for i in order]
+        first[topic], last[topic], sizes[topic] = places[order[0]], places[order[-1]], len(order)
+    if not java:
+        return {topic: groups[topic] for topic in table_order(groups)}
+    return {topic: groups[topic] for topic in java_order_of(first, last, sizes)}
 
 
-def placed(
-    topic: str, partitions: Iterable[tuple[TopicPartition, V]], buckets: int
-) -> list[tuple[int, tuple[TopicPartition, V]]]:
-    """Partitions of one topic as a table with so many buckets has them, each with its place in the whole table."""
+def java_order_of(first: Mapping[str, int], last: Mapping[str, int], sizes: Mapping[str, int]) -> list[str]:
+    """Topics in `java_order`, added as a table has their partitions: by the places of the first and the last of each,
+    and their number. Of topics in the same place, the one that ``first`` has first is first."""
+    topics = sorted(first, key=first.__getitem__)
+    return java_order(topics, last_is_new=not topics or sizes[max(last, key=last.__getitem__)] == 1)
+
+
+def placed(topic: str, numbers: Iterable[int], buckets: int) -> tuple[list[int], list[int]]:
+    """Partitions of one topic in a table with so many buckets: their indexes in its order, and the place of each in the
+    whole table."""
     base, last_bucket = 31 * 31 + _hash_of_string(topic), buckets - 1
-    found = []
-    for item in partitions:
-        code = base + 31 * item[0].partition & _MASK  # as in `by_topic`
-        code ^= code >> 16
-        found.append(((code & last_bucket) << 32 | code ^ _SIGN, item))
-    found.sort(key=operator.itemgetter(0))
-    return found
+    codes = [base + 31 * number & _MASK for number in numbers]  # as in `hash_code`, and below as in `_place`
+    codes = [code ^ code >> 16 for code in codes]
+    places = [(code & last_bucket) << 32 | code ^ _SIGN for code in codes]
+    return sorted(range(len(places)), key=places.__getitem__), places
 
 
 def _place(code: int, buckets: int) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kce import wire
-from kce.controller.context import NO_ASSIGNMENT, ControllerContext
-from kce.controller.encoded_states import encoded_index, leader_and_isr_tail
-from kce.controller.iteration_order import HashTable, bucket_count, java_order, placed, trie_order
+from kce.controller.context import ControllerContext
+from kce.controller.encoded_states import EncodedTopic, encoded_index, leader_and_isr_tail, leader_and_isr_topic
+from kce.controller.iteration_order import HashTable, bucket_count, java_order_of, placed, trie_order
 from kce.zookeeper.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 
 #: the brokers that a partition with these replicas is sent to; asked for one of those with equal leadership
@@ -55,21 +55,48 @@ class _Alike:
         self.to: Sequence[BrokerId] = ()
 
 
-class KnownTopics(NamedTuple):
-    """The topics of one broker's request in its order, with their encoded states in theirs, and who leads them."""
+class _Group:
+    """The partitions of a topic, and what each is alike in."""
 
-    topics: list[tuple[str, wire.Encoded]]
+    __slots__ = ("encoded", "numbers", "ones")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.ones: list[_Alike] = []
+        # of `topics`
+        self.encoded: EncodedTopic
+
+
+class KnownTopics(NamedTuple):
+    """The topics of one broker's request, and who leads their partitions."""
+
+    topics: wire.Encoded
     leaders: set[BrokerId]
 
 
 class _Added:
-    """Partitions as they were added, and by topic; ``sizes`` counts those of each broker."""
+    """Partitions as they were added, with what they are alike in; ``sizes`` counts those of each broker."""
 
-    def __init__(self) -> None:
-        self.partitions: dict[TopicPartition, Leadership] = {}
-        self.groups: dict[str, list[tuple[TopicPartition, _Alike]]] = {}
-        self.alike: list[_Alike] = []
+    def __init__(self, partitions: Iterable[TopicPartition], ones: list[_Alike], alike: list[_Alike]) -> None:
+        self.partitions = partitions
+        self.ones = ones
+        #: each of ``ones`` once
+        self.alike = alike
         self.sizes: dict[BrokerId, int] = {}
+        for one in alike:
+            for broker in one.brokers:
+                self.sizes[broker] = self.sizes.get(broker, 0) + one.partitions
+
+    def by_topic(self) -> dict[str, _Group]:
+        groups: dict[str, _Group] = {}
+        last, group = None, _Group()
+        for (topic, number), one in zip(self.partitions, self.ones, strict=True):
+            if topic != last:
+                last = topic
+                group = groups.setdefault(topic, _Group())
+            group.numbers.append(number)
+            group.ones.append(one)
+        return groups
 
 
 class KnownReplicas:
@@ -92,50 +119,37 @@ class KnownReplicas:
         Returns those that were added, and whether the last of them has no replica on another broker than the last, in
         Kafka's order of brokers.
         """
-        added = _Added()
-        leadership, assignments = context.leadership, context.assignments
-        groups, sent = added.groups, added.partitions
+        sent = context.leadership_of(partitions)
+        ones: list[_Alike] = []
         alike: dict[tuple[int, int], _Alike] = {}
-        for tp in dict.fromkeys(partitions):
-            known, assignment = leadership.get(tp), assignments.get(tp, NO_ASSIGNMENT)
-            if known is None:
-                continue
+        for (tp, known), assignment in zip(sent.items(), context.assignments_of(sent), strict=True):
             one = alike.get((id(known), id(assignment)))
             if one is None:
                 brokers = tuple(broker for broker in recipients(tp, assignment.replicas) if broker >= 0)
-                one = _Alike(known, assignment, brokers)
-                alike[id(known), id(assignment)] = one
-            if not one.brokers:
-                continue
+                one = alike[id(known), id(assignment)] = _Alike(known, assignment, brokers)
             one.partitions += 1
-            sent[tp] = known
-            topic = tp[0]
-            if topic in groups:
-                groups[topic].append((tp, one))
-            else:
-                groups[topic] = [(tp, one)]
+            ones.append(one)
+        kept = [one for one in alike.values() if one.brokers]
+        if len(kept) < len(alike):
+            sent = {tp: known for (tp, known), one in zip(sent.items(), ones, strict=True) if one.brokers}
+            ones = [one for one in ones if one.brokers]
         if not sent:
             return sent, True
-        added.alike = [one for one in alike.values() if one.brokers]
-        for one in added.alike:
-            for broker in one.brokers:
-                added.sizes[broker] = added.sizes.get(broker, 0) + one.partitions
+        added = _Added(sent, ones, kept)
         self._added.append(added)
         last = trie_order(added.sizes)[-1]
-        return sent, all(one.brokers == (last,) for one in added.alike if last in one.brokers)
+        return sent, all(one.brokers == (last,) for one in kept if last in one.brokers)
 
     def tables(self) -> dict[BrokerId, HashTable[TopicPartition, LeaderAndIsrState]]:
         content: dict[BrokerId, dict[TopicPartition, LeaderAndIsrState]] = {}
         for added in self._added:
-            alike = {tp: one for group in added.groups.values() for tp, one in group}
-            for tp in added.partitions:
-                one = alike[tp]
+            for tp, one in zip(added.partitions, added.ones, strict=True):
                 state = LeaderAndIsrState(one.leadership, one.assignment, False)
                 for broker in one.brokers:
                     content.setdefault(broker, {})[tp] = state
         return {broker: HashTable.of(states) for broker, states in content.items()}
 
-    def topics(self, version: int) -> dict[BrokerId, KnownTopics]:
+    def topics(self, context: ControllerContext, version: int) -> dict[BrokerId, KnownTopics]:
         """What ``by_topic`` makes of the tables, encoded."""
         found: dict[BrokerId, KnownTopics] = {}
         for added in self._added:
@@ -144,54 +158,55 @@ class KnownReplicas:
                 one.tail = leader_and_isr_tail(version, one.leadership, one.assignment, False)
                 for broker in one.brokers:
                     leaders[broker].add(one.leadership.leader_and_isr.leader)
+            groups = added.by_topic()
+            for topic, group in groups.items():
+                group.encoded = leader_and_isr_topic(version, topic, context.topic_ids.get(topic))
             brokers_of: dict[int, list[BrokerId]] = {}
             for broker, size in added.sizes.items():
                 brokers_of.setdefault(bucket_count(size), []).append(broker)
             for buckets, brokers in brokers_of.items():
                 for one in added.alike:
                     one.to = one.brokers if len(brokers_of) == 1 else [b for b in one.brokers if b in brokers]
-                for broker, dealt in _deal(added.groups, buckets, brokers).items():
+                for broker, dealt in _deal(groups, buckets, brokers).items():
                     found[broker] = KnownTopics(dealt.in_order(), leaders[broker])
         return found
 
 
 class _Dealt:
-    """What one broker gets: the states of each topic in their order, and the places of the first and the last."""
+    """What one broker gets: the encoded topics, their numbers of partitions, and the places of the first and the last
+    of these."""
 
-    __slots__ = ("first", "last", "states")
+    __slots__ = ("first", "last", "sizes", "topics")
 
     def __init__(self) -> None:
-        self.states: dict[str, wire.Encoded] = {}
+        self.topics: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
 
-    def in_order(self) -> list[tuple[str, wire.Encoded]]:
-        """As in ``by_topic``: of topics in the same place, the one that was added first is first."""
-        topics = sorted(self.states, key=self.first.__getitem__)
-        last = max(self.states, key=self.last.__getitem__)
-        order = java_order(topics, last_is_new=self.states[last].elements == 1)
-        return [(topic, self.states[topic]) for topic in order]
+    def in_order(self) -> wire.Encoded:
+        """As in ``by_topic``."""
+        order = java_order_of(self.first, self.last, self.sizes)
+        return wire.Encoded(len(order), [self.topics[topic] for topic in order])
 
 
-def _deal(
-    groups: Mapping[str, Sequence[tuple[TopicPartition, _Alike]]], buckets: int, brokers: Iterable[BrokerId]
-) -> dict[BrokerId, _Dealt]:
+def _deal(groups: Mapping[str, _Group], buckets: int, brokers: Iterable[BrokerId]) -> dict[BrokerId, _Dealt]:
     """``brokers``: those whose table has so many ``buckets``."""
     found = {broker: _Dealt() for broker in brokers}
     for topic, group in groups.items():
-        here: dict[BrokerId, list[bytes]] = {}
-        last: dict[BrokerId, int] = {}
-        for place, (tp, one) in placed(topic, group, buckets):
-            state = encoded_index(tp[1]) + one.tail
-            for broker in one.to:
+        numbers, ones = group.numbers, group.ones
+        order, places = placed(topic, numbers, buckets)
+        here: dict[BrokerId, list[int]] = {}
+        for i in order:
+            for broker in ones[i].to:
                 if broker in here:
-                    here[broker].append(state)
+                    here[broker].append(i)
                 else:
-                    here[broker] = [state]
-                    found[broker].first[topic] = place
-                last[broker] = place
-        for broker, states in here.items():
-            dealt = found[broker]
-            dealt.states[topic] = wire.Encoded(len(states), (b"".join(states),))
-            dealt.last[topic] = last[broker]
+                    here[broker] = [i]
+        states = [encoded_index(number) + one.tail for number, one in zip(numbers, ones, strict=True)]
+        for broker, indexes in here.items():
+            dealt, size = found[broker], len(indexes)
+            before, behind = group.encoded.around(size)
+            dealt.topics[topic] = b"".join([before, *[states[i] for i in indexes], behind])
+            dealt.sizes[topic], dealt.first[topic], dealt.last[topic] = size, places[indexes[0]], places[indexes[-1]]
     return found

@@ -92,16 +92,9 @@ class PartitionStateMachine:
     async def startup(self) -> None:
         """Rule 6.11."""
         context = self._context
-        offline = context.offline_replicas()
-        states: dict[TopicPartition, PartitionState] = {}
-        for tp in context.assignments:
-            known = context.leadership.get(tp)
-            if known is None:
-                states[tp] = PartitionState.NEW
-            elif offline(tp, (known.leader_and_isr.leader,)):
-                states[tp] = PartitionState.OFFLINE
-            else:
-                states[tp] = PartitionState.ONLINE
+        states = dict.fromkeys(context.assignments, PartitionState.ONLINE)
+        states |= dict.fromkeys(states.keys() - context.leadership.keys(), PartitionState.NEW)
+        states |= dict.fromkeys(context.partitions_without_online_leader(), PartitionState.OFFLINE)
         context.put_partition_states(states)
         await self.trigger_online()
 

@@ -82,13 +82,17 @@ class ReplicaStateMachine:
         self._zk = zk
         self._batch = batch
 
-    async def startup(self) -> None:
-        """Set all states, then notify online replicas, then remove offline ones from their ISRs (rule 6.32)."""
-        context = self._context
-        online, offline = context.all_replicas()
+    def set_states(self, partitions: Iterable[TopicPartition]) -> None:
+        """Set those of the replicas of new partitions, before ``startup``."""
+        online, offline = self._context.replicas_by_broker(partitions)
         for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
-            for broker, partitions in by_broker.items():
-                context.put_replica_states(broker, partitions, state)
+            for broker, here in by_broker.items():
+                self._context.put_replica_states(broker, here, state)
+
+    async def startup(self) -> None:
+        """Notify online replicas, then remove offline ones from their ISRs; all have their states (rule 6.32)."""
+        context = self._context
+        online, offline = context.replicas_by_broker(context.assignments)
         if context.replicas_on_offline_dirs:
             await self._handle(online, ReplicaState.ONLINE)
         elif online:  # partitions with equal replicas have the same that are online
@@ -236,23 +240,36 @@ class ReplicaStateMachine:
     ) -> dict[TopicPartition, Leadership]:
         """Remove the replica from ISRs in ZooKeeper (rules 6.28-6.30). Failed partitions are logged and left out."""
         done: dict[TopicPartition, Leadership] = {}
-        remaining = list(partitions)
+        cached = {
+            tp: known
+            for tp, known in self._context.leadership_of(partitions).items()
+            if broker in known.leader_and_isr.isr and known.controller_epoch <= self._context.epoch
+        }
+        remaining = await self._remove_from_isr_once(broker, partitions, cached, done)
         while remaining:
-            remaining = await self._remove_from_isr_once(broker, remaining, done)
+            remaining = await self._remove_from_isr_once(broker, remaining, {}, done)
         return done
 
     async def _remove_from_isr_once(
-        self, broker: BrokerId, partitions: Sequence[TopicPartition], done: dict[TopicPartition, Leadership]
+        self,
+        broker: BrokerId,
+        partitions: Sequence[TopicPartition],
+        cached: Mapping[TopicPartition, Leadership],
+        done: dict[TopicPartition, Leadership],
     ) -> list[TopicPartition]:
+        """States that are ``cached`` are written at their version. Returns the partitions that must be read."""
         context = self._context
         shrunk: dict[TopicPartition, LeaderAndIsr] = {}
         unchanged: dict[TopicPartition, LeaderAndIsr] = {}
         alike: dict[int, LeaderAndIsr] = {}  # of equal states, which are one object
+        unread = [tp for tp in partitions if tp not in cached]
+        read: Mapping[TopicPartition, Leadership | StoreError | None] = {}
         try:
-            found = await self._zk.get_partition_states(partitions)
+            read = await self._zk.get_partition_states(unread) if unread else {}
         except StoreError as e:
-            found = dict.fromkeys(partitions, e)
-        for tp, known in found.items():
+            read = dict.fromkeys(unread, e)
+        for tp in partitions:
+            known = cached[tp] if tp in cached else read[tp]
             if known is None or isinstance(known, NoNode):
                 if not context.is_queued_for_deletion(tp.topic):
                     self._failed(broker, tp, StateChangeFailed(f"{tp} has no leader and ISR in ZooKeeper"))
@@ -276,9 +293,13 @@ class ReplicaStateMachine:
         finished = with_epoch({**unchanged, **written.updated}, context.epoch)
         context.put_all_leadership(finished)
         done.update(finished)
+        again = [*written.retry]
         for tp, error in written.failed.items():
-            self._failed(broker, tp, error)
-        return written.retry
+            if isinstance(error, NoNode) and tp in cached:
+                again.append(tp)
+            else:
+                self._failed(broker, tp, error)
+        return again
 
     def _failed(self, broker: BrokerId, tp: TopicPartition, error: Exception) -> None:
         log.error(

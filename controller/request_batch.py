@@ -212,7 +212,7 @@ class ControllerRequestBatch:
         version = self._config.ibp.leader_and_isr_version
         if version < 2:
             self._settle_known()
-        topics = self._known.topics(version)
+        topics = self._known.topics(self._context, version)
         for broker in sorted(live & (self._leader_and_isr.keys() | topics.keys())):
             if broker in topics:
                 request = build_known_leader_and_isr(self._config, self._context, broker, topics.pop(broker))

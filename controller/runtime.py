@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -88,25 +89,35 @@ class ControllerRuntime:
         return registered
 
     async def refresh_leadership(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read partition states into the context; absent ones change nothing (rule 4.10)."""
-        wanted = list(partitions)
-        parts = [wanted[begin : begin + _READ_AT_ONCE] for begin in range(0, len(wanted), _READ_AT_ONCE)]
-        failure: Exception | None = None
+        """Read partition states into the context; absent ones change nothing (rule 4.10). ``partitions`` are looked at
+        while ZooKeeper answers."""
+        unread = iter(partitions)
+        want, wanted = trio.open_memory_channel[list[TopicPartition]](2)
         send, receive = trio.open_memory_channel[dict[TopicPartition, Leadership | StoreError | None]](1)
+        failure: Exception | None = None
+
+        def want_more() -> None:
+            if part := list(itertools.islice(unread, _READ_AT_ONCE)):
+                want.send_nowait(part)
+            else:
+                want.close()
 
         async def read() -> None:
             nonlocal failure
             with send:
                 try:
-                    for part in parts:
+                    async for part in wanted:
                         await send.send(await self.zk.get_partition_states(part))
                 except Exception as e:  # noqa: BLE001 - raised outside the nursery, which would wrap it
                     failure = e
 
         async with trio.open_nursery() as nursery:  # ZooKeeper answers while the context takes the last answer
             nursery.start_soon(read)
+            want_more()
+            want_more()
             async for found in receive:
                 known = {tp: state for tp, state in found.items() if isinstance(state, Leadership)}
                 self.context.put_all_leadership(known)
+                want_more()
         if failure is not None:
             raise failure

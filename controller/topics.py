@@ -30,12 +30,12 @@ class Topics:
         #: includes topics whose znodes somebody deleted
         self._watched: set[str] = set()
 
-    async def load(self) -> None:
-        """Load and watch all topics at failover, with ids and assignments (rules 4.6-4.8)."""
+    async def load(self) -> list[TopicAssignment]:
+        """Read and watch all topics at failover, with ids and assignments (rules 4.6-4.8), for ``store``."""
         names = await self._valid_names()
         self._watch(names)
         found = await self._without_controllers(await self._runtime.zk.get_topic_assignments(names))
-        self._store(await self._with_ids(found))
+        return await self._with_ids(found)
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
@@ -45,7 +45,7 @@ class Topics:
         assignments = await self._without_controllers(await self._runtime.zk.get_topic_assignments(new))
         for topic in deleted:
             self._context.remove_topic(topic)
-        created = self._store(await self._with_ids(assignments))
+        created = self.store(await self._with_ids(assignments))
         if new or deleted:
             log.info("topics new: %s, deleted: %s", sorted(new & self._context.topics), sorted(deleted))
         if created:
@@ -71,7 +71,7 @@ class Topics:
             await self._runtime.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
             return
         log.info("partitions %s of %s are new", sorted(added), topic)
-        await self._create(self._store([TopicAssignment(topic, found.topic_id, added)]))
+        await self._create(self.store([TopicAssignment(topic, found.topic_id, added)]))
 
     async def _valid_names(self) -> set[str]:
         """Names of the topics, without names that Kafka does not allow."""
@@ -134,7 +134,7 @@ class Topics:
             if t not in failed
         ]
 
-    def _store(self, assignments: Iterable[TopicAssignment]) -> list[TopicPartition]:
+    def store(self, assignments: Iterable[TopicAssignment]) -> list[TopicPartition]:
         """Put topics into the context. A topic that is not valid stays out of it, so every change finds it new; Kafka
         fails on it, and so on every change of the topics."""
         partitions: list[TopicPartition] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kce.zookeeper.errors import ControllerMoved, IllegalState
 from kce.zookeeper.model import EpochZkVersion
@@ -26,9 +27,12 @@ from kce.zookeeper.store import (
     StoreError,
     WatchEvent,
     WatchType,
+    decoded,
     value,
 )
 from kce.zookeeper.znodes import CONTROLLER_EPOCH
+
+T = TypeVar("T")
 
 WatchHandler = Callable[[], None]
 
@@ -100,6 +104,12 @@ class ZkClient:
 
     async def get_data(self, paths: Sequence[str]) -> list[NodeData | StoreError]:
         return await self.store.get_data(paths, watch=[path in self._change_handlers for path in paths])
+
+    async def get_decoded(self, paths: Sequence[str], decode: Callable[[bytes, int], T]) -> list[T | StoreError]:
+        """What ``decode`` makes of each path's data and version; it may be called on another thread."""
+        if self._change_handlers.keys().isdisjoint(paths):
+            return await self.store.get_decoded(paths, decode)
+        return decoded(await self.get_data(paths), decode)
 
     async def get_one(self, path: str) -> NodeData | None:
         """Data of the node, None if it does not exist: a handler then watches its creation."""

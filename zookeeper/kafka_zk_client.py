@@ -208,11 +208,8 @@ class KafkaZkClient(RegistrationClient):
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Leadership | StoreError | None]:
         """Leadership of each partition; None for malformed content; NoNode and other errors in place."""
-        answers = await self.get_data([zd.partition_state_path(tp) for tp in partitions])
-        return {
-            tp: a if isinstance(a, StoreError) else zd.decode_partition_state(a.data, a.stat.version)
-            for tp, a in zip(partitions, answers, strict=True)
-        }
+        paths = list(map(zd.partition_state_path, partitions))
+        return dict(zip(partitions, await self.get_decoded(paths, zd.decode_partition_state), strict=True))
 
     async def create_partition_states(
         self, states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion

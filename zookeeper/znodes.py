@@ -159,7 +159,7 @@ def partition_path(tp: TopicPartition) -> str:
 
 
 def partition_state_path(tp: TopicPartition) -> str:
-    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
+    return f"{TOPICS}/{tp[0]}/partitions/{tp[1]}/state"  # faster than by name
 
 
 def delete_topic_path(topic: str) -> str:

@@ -69,7 +69,7 @@ def test_offline_replicas(context: ControllerContext, with_offline_dirs: bool) -
         assert of(T1, ids(2, 3)) == (3,)
         assert of(U0, ids(4, 1)) == ((4, 1) if with_offline_dirs else (4,))
     assert context.topics_with_offline_replicas() == {"t", "u"}
-    online, offline = context.all_replicas()
+    online, offline = context.replicas_by_broker(context.assignments)
     of_u = {BrokerId(4): [U0]} | ({BrokerId(1): [U0]} if with_offline_dirs else {})
     assert offline == {BrokerId(3): [T1], **of_u}
     assert online == {BrokerId(1): [T0] if with_offline_dirs else [T0, U0], BrokerId(2): [T0, T1]}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kce import wire
 from kce.controller.context import ControllerContext
 from kce.controller.control_requests import BatchConfig, build_leader_and_isr, build_update_metadata
-from kce.controller.encoded_states import leader_and_isr_state, update_metadata_state
+from kce.controller.encoded_states import ZERO, leader_and_isr_state, update_metadata_state
 from kce.controller.iteration_order import HashTable, by_topic
 from kce.controller.known_replicas import LeaderAndIsrState
 from kce.wire.metadata_version import LATEST
@@ -66,10 +66,12 @@ def context(cluster: dict[TopicPartition, tuple[ReplicaAssignment, Leadership, b
     return made
 
 
-def of_objects(request: Any, states: dict[str, list[Any]]) -> Any:
-    topics = [dataclasses.replace(t, partition_states=tuple(states[t.topic_name])) for t in request.topic_states]
-    assert list(states) == [topic.topic_name for topic in topics]
-    return dataclasses.replace(request, topic_states=tuple(topics))
+def of_objects(request: Any, made: ControllerContext, topic_class: Any, states: dict[str, list[Any]]) -> Any:
+    topics = tuple(
+        topic_class(topic_name=t, topic_id=made.topic_ids.get(t, ZERO), partition_states=tuple(of_topic))
+        for t, of_topic in states.items()
+    )
+    return dataclasses.replace(request, topic_states=topics)
 
 
 def frame(request: wire.Message, version: int) -> bytes:
@@ -86,9 +88,9 @@ def test_leader_and_isr(
     request = build_leader_and_isr(version, CONFIG, made, BrokerId(1), table)
     states = {
         topic: [leader_and_isr_state(tp, version, s.leadership, s.assignment, s.is_new) for tp, s in of_topic]
-        for topic, of_topic in by_topic(table, java=True).items()
+        for topic, of_topic in by_topic(table, table.values(), java=True).items()
     }
-    assert frame(request, version) == frame(of_objects(request, states), version)
+    assert frame(request, version) == frame(of_objects(request, made, wire.LeaderAndIsrTopicState, states), version)
 
 
 @pytest.mark.parametrize("version", range(5, 9))
@@ -116,6 +118,6 @@ def test_update_metadata(
             )
             for tp, of in of_topic
         ]
-        for topic, of_topic in by_topic(table, java=True).items()
+        for topic, of_topic in by_topic(table, table.values(), java=True).items()
     }  # fmt: skip
-    assert frame(request, version) == frame(of_objects(request, states), version)
+    assert frame(request, version) == frame(of_objects(request, made, wire.UpdateMetadataTopicState, states), version)

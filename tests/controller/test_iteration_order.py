@@ -134,7 +134,7 @@ def test_partitions_by_topic() -> None:  # rules 8.4, 8.8, 8.22
             added = list(dict.fromkeys(tp.topic for tp in order))
             asked_again = bool(order) and order[-1].topic in {tp.topic for tp in order[:-1]}
             for java in (True, False):
-                found = by_topic(table, java=java)
+                found = by_topic(table, table.values(), java=java)
                 wanted = java_order(added, last_is_new=not asked_again) if java else table_order(added)
                 assert list(found) == wanted
                 for topic, of_topic in found.items():
@@ -151,7 +151,7 @@ def test_topics_of_which_the_last_has_one_partition_or_two() -> None:
             is_new = order[-1].topic not in {tp.topic for tp in order[:-1]}
             added = list(dict.fromkeys(tp.topic for tp in order))
             orders = {new: java_order(added, last_is_new=new) for new in (True, False)}
-            assert list(by_topic(table, java=True)) == orders[is_new]
+            assert list(by_topic(table, table.values(), java=True)) == orders[is_new]
             differ |= orders[True] != orders[False]
     assert differ
 

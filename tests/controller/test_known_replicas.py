@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kce import wire
 from kce.controller.context import ControllerContext
-from kce.controller.control_requests import BatchConfig
-from kce.controller.iteration_order import HashTable, by_topic
+from kce.controller.control_requests import BatchConfig, build_leader_and_isr
+from kce.controller.iteration_order import HashTable
 from kce.controller.known_replicas import KnownReplicas, LeaderAndIsrState
 from kce.controller.request_batch import ControllerRequestBatch
-from kce.wire.metadata_version import MetadataVersion
+from kce.wire.metadata_version import LATEST, MetadataVersion
 from kce.zookeeper.model import (
     BrokerEpoch,
     BrokerId,
@@ -72,18 +74,20 @@ def test_states_are_dealt_out_as_tables_are_grouped(
                 table[tp] = LeaderAndIsrState(leadership, context.assignment(tp), False)
         table.grow_as_after(last_is_new=True)
         if table:
-            expected[one] = [
-                (topic, b"".join(state.encode(tp, VERSION) for tp, state in of_topic))
-                for topic, of_topic in by_topic(table, java=True).items()
-            ]
-    assert {
-        one: [(topic, b"".join(encoded.pieces)) for topic, encoded in topics]
-        for one, (topics, _) in known.topics(VERSION).items()
-    } == expected
+            config = BatchConfig(broker_id=BrokerId(1), ibp=LATEST, inter_broker_listener="DATA")
+            expected[one] = build_leader_and_isr(VERSION, config, context, BrokerId(1), table).topic_states
+    found_topics = {one: topics for one, (topics, _) in known.topics(context, VERSION).items()}
+    assert {one: _whole(topics) for one, topics in found_topics.items()} == {
+        one: _whole(topics) for one, topics in expected.items()
+    }
     for one, table in known.tables().items():
         assert list(table) == [tp for tp in dict.fromkeys(lists[one]) if tp in context.leadership]
         leaders = {state.leadership.leader_and_isr.leader for state in table.values()}
-        assert known.topics(VERSION)[one].leaders == leaders
+        assert known.topics(context, VERSION)[one].leaders == leaders
+
+
+def _whole(topics: Any) -> tuple[int, bytes]:
+    return topics.elements, b"".join(topics.pieces)
 
 
 class Sent:

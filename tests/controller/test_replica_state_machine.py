@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from trio.testing import MockClock
@@ -56,6 +57,37 @@ async def test_going_offline_leaves_the_isr(autojump_clock: MockClock) -> None: 
         sent = w.take()
         assert texts(sent, 3) == ["LAI t-0:-1@1[3]", "UMR alive=[1, 2, 3] t-0:-1@1[3]"]
         assert texts(sent, 2) == ["UMR alive=[1, 2, 3] t-0:-1@1[3]", "SR t-0@0"]  # the epoch before the change
+
+
+@pytest.mark.parametrize("changed", ["not", "meanwhile", "to gone", "by a later controller"])
+async def test_a_state_is_read_only_if_the_cache_has_another_version(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:  # rules 6.28, 6.30
+    async with world() as w:
+        runtime = await prepared(w)
+        read, reads = runtime.zk.get_partition_states, 0
+
+        async def counted(partitions: Sequence[TopicPartition]) -> object:
+            nonlocal reads
+            reads += 1
+            return await read(partitions)
+
+        monkeypatch.setattr(runtime.zk, "get_partition_states", counted)
+        path = "/brokers/topics/t/partitions/0/state"
+        content = b'{"version":1,"leader":3,"leader_epoch":8,"controller_epoch":%d,"isr":[3,2]}'
+        if changed == "to gone":
+            await w.store.write([Delete(path)])
+        elif changed != "not":
+            await w.store.write([SetData(path, content % (1 if changed == "meanwhile" else 99))])
+        await runtime.replicas.handle_state_changes([R2], ReplicaState.OFFLINE)
+        assert bool(reads) is (changed != "not")
+        left = {"not": (-1, 1, (3,)), "meanwhile": (3, 9, (3,)), "by a later controller": (3, 8, (3, 2))}
+        if changed in left:
+            assert await w.state("t") == left[changed]
+        else:
+            assert await w.get(path) is None
+        is_offline = changed in ("not", "meanwhile")
+        assert (runtime.context.replica_state(R2) is ReplicaState.OFFLINE) is is_offline
 
 
 async def test_the_last_isr_member_gains_an_epoch_only(autojump_clock: MockClock) -> None:  # rules 6.28, 6.29

@@ -123,7 +123,7 @@ def test_partitions_are_in_the_order_of_the_tables_that_kafka_collects_them_in(i
 
 
 def _grouped(table: HashTable[TopicPartition, None], *, java: bool) -> list[TopicPartition]:
-    return [tp for of_topic in by_topic(table, java=java).values() for tp, _ in of_topic]
+    return [tp for of_topic in by_topic(table, table.values(), java=java).values() for tp, _ in of_topic]
 
 
 def test_a_leader_that_is_none_is_sent_nothing() -> None:  # rules 8.3, 8.6

@@ -11,6 +11,7 @@ import pytest
 
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper import znodes
+from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership, TopicPartition
@@ -78,6 +79,18 @@ async def test_many_topics_are_deleted_together(
     assert f.tree().keys() == before.keys()
     if missing is None:
         assert calls == {"get_children": 4, "write": 1, "operations": 3 * len(topics), "multi": 2}
+
+
+async def test_a_state_that_is_handled_is_watched_when_many_are_read(f: Fixture) -> None:  # rule 1.56
+    partitions, fired = [TopicPartition("t", number) for number in range(9)], list[str]()
+    state = Leadership(LeaderAndIsr(BrokerId(1), (BrokerId(1),)), ControllerEpoch(1))
+    await f.put("/brokers/topics/t")
+    await f.zk.create_partition_states(dict.fromkeys(partitions, state), f.fence)
+    watched = znodes.partition_state_path(partitions[3])
+    f.zk.register_change_handler(watched, ChangeHandler(changed=lambda: fired.append(watched)))
+    assert await f.zk.get_partition_states(partitions) == dict.fromkeys(partitions, state)
+    await f.zk.store.write([SetData(znodes.partition_state_path(tp), b"") for tp in partitions])
+    assert fired == [watched]
 
 
 async def test_states_of_a_new_topic_are_made_together(

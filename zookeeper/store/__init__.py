@@ -10,7 +10,7 @@ a change just before the read that set it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -227,6 +227,11 @@ class MetadataStore(Protocol):
         """Data of each path, or NoNode in place. Sets a watch only on an existing node."""
         ...
 
+    async def get_decoded(self, paths: Sequence[str], decode: Callable[[bytes, int], T]) -> list[T | StoreError]:
+        """What ``decode`` makes of each path's data and version, or NoNode in place. It may be called on another
+        thread."""
+        return decoded(await self.get_data(paths), decode)
+
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
         """Stat of each path, None for a missing node. Sets a watch in both cases. Raises NoAuth."""
         ...
@@ -265,6 +270,11 @@ class Session(MetadataStore, Protocol):
 
     def abandon(self) -> None:
         """Drop the connection without ending the session, like a killed process. No operation works afterwards."""
+
+
+def decoded(found: Iterable[NodeData | StoreError], decode: Callable[[bytes, int], T]) -> list[T | StoreError]:
+    """What ``decode`` makes of the data and version of each node."""
+    return [a if isinstance(a, StoreError) else decode(a.data, a.stat.version) for a in found]
 
 
 def value(answer: T | StoreError) -> T:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _LENGTH = struct.Struct(">i")
-_READ_AHEAD_BYTES = 1 << 16
+_READ_AHEAD_BYTES, _READ_AHEAD_MOST = 1 << 16, 1 << 20
 _WRITE_BEHIND_BYTES = 1 << 16
 #: stop sending at so many requests in flight, until so many are left
 _WINDOW, _WINDOW_OPENS = 512, 256
@@ -38,6 +38,8 @@ class BufferedSocket:
         self._socket = connected
         #: the read buffer, and how much of it was consumed
         self._read, self._taken = b"", 0
+        #: the size of the next read: more while reads are full
+        self._ahead = _READ_AHEAD_BYTES
         self._unwritten = bytearray()
         #: timeout of a write in seconds, kazoo's timeout before each write
         self.patience_s: float | None = 10.0
@@ -70,11 +72,13 @@ class BufferedSocket:
         if self._frame_bytes() is not None:
             return
         try:
-            received = self._receive(max(_READ_AHEAD_BYTES, self.pending()))
+            received = self._receive(self._ahead)
         except (BlockingIOError, ssl.SSLWantReadError):
             return
         if not received:
             raise ConnectionResetError(errno.ECONNRESET, "the server has closed the connection")
+        # each read may wait for another thread's turn
+        self._ahead = min(2 * self._ahead, _READ_AHEAD_MOST) if len(received) >= self._ahead else _READ_AHEAD_BYTES
         self._read, self._taken = self._read[self._taken :] + received, 0
 
     def _frame_bytes(self) -> int | None:

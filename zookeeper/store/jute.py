@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kce.zookeeper.store import (
     ANY_VERSION,
@@ -39,6 +39,8 @@ from kce.zookeeper.store import (
     Unimplemented,
 )
 
+T = TypeVar("T")
+
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 6, 7, 8, 13
 CREATE_CONTAINER = 19
 MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
@@ -59,6 +61,7 @@ _INT = struct.Struct(">i")
 _NULL = -1
 # czxid mzxid ctime mtime version cversion (aversion) ephemeralOwner (dataLength numChildren) pzxid
 _STAT = struct.Struct(">qqqqii4xq8xq")
+_VERSION_AT = 32
 _END = _HEADER.pack(-1, True, -1)
 
 NO_NODE = -101
@@ -174,12 +177,9 @@ def multi(ops: Iterable[Op], chroot: str = "", acls_of: Callable[[str], Acls] = 
 
 def multi_read(opcode: int, paths: Iterable[str], chroot: str = "") -> bytes:
     """A MultiOperationRecord of GET_DATA or GET_CHILDREN; multiRead cannot set watches."""
-    header = _HEADERS[opcode]
-    parts: list[bytes] = []
-    for path in paths:
-        parts += (header, _string(whole(chroot, path)), b"\0")
-    parts.append(_END)
-    return b"".join(parts)
+    encoded = [whole(chroot, path).encode() for path in paths]
+    heads = {size: _HEADERS[opcode] + _INT.pack(size) for size in set(map(len, encoded))}
+    return b"\0".join([*[heads[len(path)] + path for path in encoded], _END])
 
 
 def set_watches(relative_zxid: int, data: Sequence[str], exist: Sequence[str], child: Sequence[str]) -> bytes:
@@ -270,6 +270,26 @@ def read_data(buffer: bytes, offset: int, paths: Sequence[str]) -> list[NodeData
         if opcode == GET_DATA:
             end = offset + number if number > 0 else offset
             answers.append(_data((buffer[offset:end], _stat(stat(buffer, end)))))
+            offset = end + 68
+        elif done:
+            raise ValueError(f"a multiRead of {len(paths)} has {len(answers)} answers")
+        else:
+            answers.append(error(number, path))
+    return answers
+
+
+def read_decoded(
+    decode: Callable[[bytes, int], T], buffer: bytes, offset: int, paths: Sequence[str]
+) -> list[T | StoreError]:
+    """The same; of each node only what ``decode`` makes of its data and version, because there may be a million."""
+    answers: list[T | StoreError] = []
+    header, version_at = _HEADER_AND_INT.unpack_from, _INT.unpack_from
+    for path in paths:
+        opcode, done, _, number = header(buffer, offset)
+        offset += 13
+        if opcode == GET_DATA:
+            end = offset + number if number > 0 else offset
+            answers.append(decode(buffer[offset:end], version_at(buffer, end + _VERSION_AT)[0]))
             offset = end + 68
         elif done:
             raise ValueError(f"a multiRead of {len(paths)} has {len(answers)} answers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import ssl
@@ -119,6 +120,14 @@ class KazooStore(KazooSession, store.MetadataStore):
             return jute.read_node(buffer, offset)
 
         return await self._batch(jute.GET_DATA, paths, body, read)
+
+    async def get_decoded(self, paths: Sequence[str], decode: Callable[[bytes, int], T]) -> list[T | StoreError]:
+        if self._client.last_zxid and len(paths) >= _BULK_FROM:
+            read = functools.partial(jute.read_decoded, decode)
+            answers = await self._in_bulk(jute.GET_DATA, read, paths)
+            if answers is not None:
+                return answers
+        return await super().get_decoded(paths, decode)
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
         def body(i: int) -> bytes:

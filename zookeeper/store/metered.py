@@ -60,6 +60,9 @@ class MeteredStore(MetadataStore):
     ) -> list[NodeData | StoreError]:
         return await self._timed(self._store.get_data(paths, watch=watch))
 
+    async def get_decoded(self, paths: Sequence[str], decode: Callable[[bytes, int], T]) -> list[T | StoreError]:
+        return await self._timed(self._store.get_decoded(paths, decode))
+
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
         return await self._timed(self._store.exists(paths, watch=watch))
 

@@ -86,6 +86,7 @@ async def test_startup_with_a_live_broker(autojump_clock: MockClock) -> None:  #
     async with world([1]) as w:
         runtime = await bench(w)
         assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
+        runtime.replicas.set_states(runtime.context.assignments)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
 
@@ -96,6 +97,7 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
         runtime = await bench(w)
         runtime.context.remove_live_brokers([BrokerId(1)])
         assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
+        runtime.replicas.set_states(runtime.context.assignments)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is OFFLINE
 
@@ -105,6 +107,7 @@ async def test_startup_with_a_replica_on_an_unknown_broker(autojump_clock: MockC
     async with world([1]) as w:
         runtime = await bench(w, {0: [1, 9]})
         assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
+        runtime.replicas.set_states(runtime.context.assignments)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
         assert runtime.context.replica_state(replica(9)) is OFFLINE

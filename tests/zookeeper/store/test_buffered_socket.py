@@ -136,6 +136,24 @@ def test_frames_that_have_been_read_ahead(pair: Pair) -> None:
     assert ours.recv(100) == b"\0\0\0\4ef"
 
 
+def test_a_read_takes_more_after_one_that_was_full(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pair
+    receive, sizes = ours._receive, []
+
+    def noted(size: int) -> bytes:
+        sizes.append(size)
+        return receive(size)
+
+    monkeypatch.setattr(ours, "_receive", noted)
+    theirs.sendall((100_000).to_bytes(4, "big") + bytes(100_000))
+    while ours.frame() is None:
+        ours.read_ahead()
+    ours.take_frame()
+    theirs.sendall(b"\0\0\0\1a")
+    ours.read_ahead()
+    assert sizes == [1 << 16, 1 << 17, 1 << 16]
+
+
 def test_no_frame_and_the_end(pair: Pair) -> None:
     ours, theirs = pair
     theirs.sendall(b"\xff\xff\xff\xff ...")

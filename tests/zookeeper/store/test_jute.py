@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 
 import pytest
@@ -95,10 +96,19 @@ def test_answers_to_a_multi_read() -> None:
     assert isinstance(absent, NoNode)
     assert absent.path == "/c"
     assert str(refused) == "ZooKeeper error -5 on /d"
+    decoded = jute.read_decoded(
+        lambda data, version: (data, version),
+        b"?" + data + missing + empty + strange + END,
+        1,
+        ["/a", "/b", "/c", "/d"],
+    )
+    version = EXPECTED_STAT.version
+    assert (decoded[0], decoded[2]) == ((b"abc", version), (b"", version))
+    assert [str(error) for error in (decoded[1], decoded[3])] == ["NoNode: /b", "ZooKeeper error -5 on /d"]
     names = header(8) + struct.pack(">i", 2) + kz.write_string("z") + kz.write_string("ä")
-    several = jute.read_children(b"??" + names + missing + strange + names + END, 2, ["/a", "/c", "/d", "/b"])
-    assert several[0] == several[3] == ["z", "ä"]
-    assert [str(error) for error in several[1:3]] == ["NoNode: /c", "ZooKeeper error -5 on /d"]
+    listed = jute.read_children(b"??" + names + missing + strange + names + END, 2, ["/a", "/c", "/d", "/b"])
+    assert listed[0] == listed[3] == ["z", "ä"]
+    assert [str(error) for error in listed[1:3]] == ["NoNode: /c", "ZooKeeper error -5 on /d"]
     assert jute.read_names(b"?" + struct.pack(">i", 2) + kz.write_string("z") + kz.write_string("a"), 1) == ["a", "z"]
     assert jute.read_path(b"?" + kz.write_string("/a") + STAT, 1) == "/a"
     assert jute.read_stat(b"?" + STAT, 1) == EXPECTED_STAT
@@ -123,7 +133,8 @@ def test_absurd_lengths_are_refused() -> None:
             jute.read_children(header(8) + struct.pack(">ii", 1, length) + b"abc", 0, ["/a"])
     with pytest.raises(struct.error):
         jute.read_data(header(4) + struct.pack(">i", 1 << 30) + b"abc", 0, ["/a"])
-    for read in (jute.read_data, jute.read_children):
+    decoded = functools.partial(jute.read_decoded, lambda data, version: data)
+    for read in (jute.read_data, decoded, jute.read_children):
         with pytest.raises(ValueError, match="a multiRead of 2 has 0 answers"):
             read(END + b"\0" * 90, 0, ["/a", "/b"])
 

@@ -31,7 +31,8 @@ async def test_reads_are_passed_on_with_their_watches(inner: MemoryStore) -> Non
             assert not isinstance(answer, Exception)
             await inner.write([SetData("/a", b"2"), Create("/a/child-", sequential=True)])
             assert bool(fired) is watch
-    assert len(observed) == 7
+    assert await store.get_decoded(["/a"], lambda data, version: (data, version)) == [(b"2", 6)]
+    assert len(observed) == 8
 
 
 async def test_writes_are_passed_on_with_their_fence(inner: MemoryStore) -> None:

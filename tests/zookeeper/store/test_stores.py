@@ -334,6 +334,12 @@ async def test_many_at_once(connect: Connect) -> None:
     answers = await store.get_data([*paths, "/many/none"])
     assert [a.data for a in answers[:-1] if isinstance(a, NodeData)] == [p.encode() for p in paths]
     assert isinstance(answers[-1], StoreError)
+    await store.write([SetData(paths[1], b"new"), SetData(paths[1], b""), SetData(paths[2], b"newer")])
+    for some in (paths[:4], paths[:2]):  # in bulk and not
+        *found, missing = await store.get_decoded([*some, "/many/none"], lambda data, version: (data, version))
+        expected = [(paths[0].encode(), 0), (b"", 2), (b"newer", 1), (paths[3].encode(), 0)]
+        assert found == expected[: len(some)]
+        assert isinstance(missing, NoNode)
 
 
 async def test_many_watched_reads_at_once(connect: Connect) -> None:
