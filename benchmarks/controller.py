@@ -47,7 +47,7 @@ from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
 from kce.harness.java import find_java
 from kce.harness.links import Links
 from kce.harness.node_links import NodeLinks
-from kce.harness.node_process import collect_rarely
+from kce.harness.node_process import tune_process
 from kce.harness.world import RealWorld
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -287,7 +287,7 @@ async def subject(zookeeper: str, control_port: int, port: int) -> None:
                     )
                 )
 
-    collect_rarely()  # as every node of ours does
+    tune_process()  # as every node of ours does
     await register()
     async with trio.open_nursery() as nursery:
         made = KafkaController(config, zk, NodeLinks(RealWorld(), Links(), -1).dial, nursery, register=register)

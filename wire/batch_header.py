@@ -39,6 +39,9 @@ _DELETE_HORIZON: Final = 0x40
 #: what attributes mean by magic: the codec, since magic 1 the type of timestamps, too
 _LEGACY_ATTRIBUTES: Final = (0x07, 0x0F)
 _MAX_INT32: Final = 2**31 - 1
+#: after so many records it is worth to look whether the next ones have the same length, and for how many at most
+_LOOK_EVERY: Final = 64
+_MOST_ALIKE: Final = 256
 
 
 class BatchHeader(NamedTuple):
@@ -152,6 +155,12 @@ def count_records(records: memoryview) -> int | None:
     at, end, count = 0, len(data), 0
     try:
         while at < end:
+            if count % _LOOK_EVERY == 0 and at + 1 < end:
+                alike, size = _alike(data, at)
+                if alike:
+                    at += alike * size
+                    count += alike
+                    continue
             first = data[at]
             if first < 0x80:
                 at += 1 + (first >> 1)
@@ -168,6 +177,24 @@ def count_records(records: memoryview) -> int | None:
     except (IndexError, errors.CorruptRecord):
         return None
     return count if at == end else None
+
+
+def _alike(data: bytes, at: int) -> tuple[int, int]:
+    """How many records from ``at`` on have the same length, and their size; 0 if there is but one, or it is longer.
+
+    Clients often write records of one size, whose lengths are found at equal distances.
+    """
+    first, second = data[at], data[at + 1]
+    width, length = (1, first) if first < 0x80 else (2, second << 7 | first & 0x7F)
+    size = width + (length >> 1)
+    following = at + size
+    if length & 1 or first & second & 0x80 or data[following : following + width] != data[at : at + width]:
+        return 0, 0
+    count = _MOST_ALIKE
+    for begin in range(at, at + width):
+        bytes_of_lengths = data[begin : begin + _MOST_ALIKE * size : size]
+        count = min(count, len(bytes_of_lengths) - len(bytes_of_lengths.lstrip(data[begin : begin + 1])))
+    return count, size
 
 
 def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:

@@ -89,12 +89,13 @@ class SocketServer:
         channel = self._channel(self._config.queued_max_requests, self._config.num_io_threads)
         limit = self._config.queued_max_request_bytes
         memory = None if limit is None else MemoryPool(limit)
-        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS), memory)
+        control_turns = Turns()
+        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS, precedence=control_turns), memory)
         planes = [data]
         for endpoint in self._config.listeners:
             if endpoint.listener == self._config.control_plane_listener_name:
                 channel = self._channel(CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
-                control = Plane(CONTROL_PLANE, channel, Turns(), None)
+                control = Plane(CONTROL_PLANE, channel, control_turns, None)
                 control.acceptors.append(self._acceptor(endpoint, control, CONTROL_PLANE_THREADS))
                 planes.insert(0, control)
             else:

@@ -12,7 +12,7 @@ from kce.harness import interrupts
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.logs import log_to_stderr
 from kce.harness.node import Node
-from kce.harness.node_process import collect_rarely
+from kce.harness.node_process import tune_process
 
 #: the exit code for settings that cannot be, as for wrong usage
 EXIT_SETTINGS = 2
@@ -24,7 +24,7 @@ def serve_node(properties: Mapping[str, str], log_level: str, news: Callable[[No
     Raises HarnessError if it cannot start or cannot go on.
     """
     log_to_stderr(log_level)
-    collect_rarely()
+    tune_process()
     try:
         node = Node(properties)
     except HarnessError as e:

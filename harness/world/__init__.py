@@ -4,6 +4,7 @@ port          `World`, the port; `ClusterWorld`, the port of a whole cluster
 real_world    sockets, kazoo, the wall clock; its disk is `real_disk`
 memory_world  the same, simulated in one process: deterministic, from one seed
 network, memory_disk, virtual_time    parts of `memory_world`
+scheduling    what a process asks of the kernel
 machine       what is wrong with a node's clock and disk
 tls, listeners_tls             the TLS of a node's connections
 tcp_stream, tcp_proxy          connections of `real_world`; slices of its files leave without being read

@@ -21,6 +21,7 @@ from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
 from kce.broker_stub.reactor.connection import Phase
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
+from kce.broker_stub.reactor.turns import PAUSE_SECONDS
 from tests.broker_stub.support import (
     ONE_LISTENER,
     Client,
@@ -117,6 +118,17 @@ async def test_slow_requests_on_the_data_plane_do_not_delay_the_control_plane() 
                 nursery.start_soon(client.receive)
         for client in clients:
             await client.stream.aclose()
+
+
+async def test_the_data_plane_pauses_between_slices_after_a_control_request() -> None:  # rule B1.65
+    async with running_server(ScriptedApis(answer)) as server, connect(listener(server, "CONTROL")) as control:
+        turns = server.planes[1].turns
+        assert await control.ask(QUESTION) == ANSWER
+        began = trio.current_time()
+        for _ in range(20):
+            turns.spend(1)
+            await turns.wait()
+        assert trio.current_time() - began >= 20 * PAUSE_SECONDS
 
 
 async def test_slow_requests_delay_others_on_a_single_plane() -> None:  # rules B1.6, B1.65

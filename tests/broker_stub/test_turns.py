@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kce.broker_stub.reactor import turns as turns_module
-from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
+from kce.broker_stub.reactor.turns import IN_USE_SECONDS, PAUSE_SECONDS, SLICE_SECONDS, Turns
 from kce.wire.steps import Steps
 
 
@@ -107,6 +107,27 @@ async def test_short_turns_share_a_slice(nursery) -> None:
     await count_passes()
     assert len(log) == 100
     assert passes < 40
+
+
+async def seconds_of_slices(turns: Turns, count: int) -> float:
+    """The time between so many used slices, and after the last."""
+    began = trio.current_time()
+    for _ in range(count):
+        turns.spend(0.002)
+        await turns.wait()
+    return trio.current_time() - began
+
+
+async def test_the_plane_pauses_between_slices_while_the_other_is_in_use(nursery, autojump_clock) -> None:
+    control = Turns()
+    turns = Turns(0.001, precedence=control)
+    nursery.start_soon(turns.run)
+    assert await seconds_of_slices(turns, 5) == 0
+    for _ in range(2):
+        control.spend(0.0001)
+        assert await seconds_of_slices(turns, 5) == pytest.approx(5 * PAUSE_SECONDS)
+        in_use = IN_USE_SECONDS / PAUSE_SECONDS - 5
+        assert await seconds_of_slices(turns, 1000) == pytest.approx(in_use * PAUSE_SECONDS, abs=2 * PAUSE_SECONDS)
 
 
 async def test_steps_leave_turns_to_others(nursery) -> None:

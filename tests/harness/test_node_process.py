@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.scheduler import HAS_SLICES, attributes
+
 NODE = [sys.executable, "-m", "kce.harness.node_process"]
 
 
@@ -61,6 +63,8 @@ def test_a_node_answers_commands_until_it_quits(zookeeper: str) -> None:
         ready = receive()
         assert ready["event"] == "ready"
         assert ready["addresses"]["PLAINTEXT"].startswith("127.0.0.1:")
+        if HAS_SLICES:
+            assert attributes(process.pid)["slice"] == 100_000
         send(json.dumps({"command": "status"}) + "\n")
         status = receive()
         assert status["event"] == "status"

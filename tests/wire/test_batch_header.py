@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 
 import pytest
 
@@ -17,6 +18,8 @@ from kce.wire.batch_header import (
     read_headers,
     stamped,
 )
+from kce.wire.codegen import write_uvarint
+from kce.wire.record_batch import read_varint
 
 
 def batch(count: int = 3, **more: object) -> RecordBatch:
@@ -124,3 +127,39 @@ def test_records_are_counted_by_their_lengths() -> None:
     assert count_records(memoryview(b"\x80")) is None  # ends inside a length
     assert count_records(memoryview(b"\xff" * 8)) is None
     assert count_records(memoryview(b"\xff\xff\xff\xff\x0f")) is None
+
+
+def _counted(records: bytes) -> int | None:
+    """One length after the other."""
+    at = count = 0
+    try:
+        while at < len(records):
+            length, at = read_varint(memoryview(records), at)
+            if length < 0:
+                return None
+            at += length
+            count += 1
+    except (IndexError, errors.CorruptRecord):
+        return None
+    return count if at == len(records) else None
+
+
+def test_records_of_one_length_are_counted_like_others() -> None:
+    random = Random(1)
+    results = set()
+    for _ in range(3000):
+        records = bytearray()
+        for _ in range(random.randrange(6)):
+            size = random.choice((0, 5, 63, 64, 108, 236, 8192, 9000))
+            length = write_uvarint(2 * size)
+            content = (length * size)[:size]  # lengths that are looked for in the wrong places are found there
+            records += (length + content) * random.choice((1, 2, 64, 65, 300 if size < 200 else 3))
+        if records and random.random() < 0.5:
+            records[random.randrange(len(records))] = random.randrange(256)
+        if random.random() < 0.2:
+            del records[-1:]
+        expected = _counted(bytes(records))
+        assert count_records(memoryview(records)) == expected
+        results.add(expected is None)
+    assert results == {True, False}
+    assert count_records(memoryview(b"\x01" * 200)) is None
