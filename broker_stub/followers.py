@@ -100,9 +100,10 @@ class Followers:
         """The least end of the leader, the maximal ISR, and of those who are about to join it (rule 9.50)."""
         lowest = end
         for follower in self._all:
+            if follower.end.offset >= lowest.offset:
+                continue
             broker_id = follower.broker_id
-            counts = broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower))
-            if follower.end.offset < lowest.offset and counts:
+            if broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower)):
                 lowest = follower.end
         return lowest
 

@@ -95,7 +95,7 @@ class Partition:
     @property
     def topic_id(self) -> uuid.UUID | None:
         """The id in the log."""
-        return self._log_manager.topic_id(self.topic_partition)
+        return self._log_manager.topic_id(self.topic_partition) if self.log is None else self.log.topic_id
 
     def make_leader(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, now_ms: float) -> bool:
         """Become leader (rule 9.22). False if the state is older than the known one. Raises KafkaStorageError.

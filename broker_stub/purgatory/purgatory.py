@@ -98,16 +98,28 @@ class Purgatory(Generic[K, O]):
 
     def try_complete_or_watch(self, operation: O, keys: Iterable[K]) -> bool:
         """Whether it is completed. At least one key (rule B2.2)."""
-        return operation.try_complete() or self.watch(operation, keys)
+        if operation.try_complete():
+            return True
+        self._add(operation, keys)
+        return operation.try_complete() or self._start(operation)
 
     def watch(self, operation: O, keys: Iterable[K]) -> bool:
-        """``try_complete_or_watch`` of an operation whose condition was not met just now."""
+        """``try_complete_or_watch`` of an operation whose condition is known not to be met."""
+        self._add(operation, keys)
+        return self._start(operation)
+
+    def _add(self, operation: O, keys: Iterable[K]) -> None:
         watched = list(keys)
         assert watched, "an operation without keys is never checked"
         for key in watched:
-            self._watchers.setdefault(key, {})[operation] = None
-        if operation.try_complete():
-            return True
+            watchers = self._watchers.get(key)
+            if watchers is None:
+                self._watchers[key] = {operation: None}
+            else:
+                watchers[operation] = None
+
+    def _start(self, operation: O) -> bool:
+        """The timeout begins; whether it has passed already."""
         self.delayed += 1
         self._estimated += 1
         operation.start(self._timer, self._ended)

@@ -71,18 +71,20 @@ class _Wheel:
         self._above: _Wheel | None = None
 
     def add(self, task: TimerTask) -> bool:
-        """False if it is due."""
-        if task.deadline_ms < self._now_ms + self._tick_ms:
+        """To this wheel, or to one above it. False if it is due."""
+        deadline_ms, wheel = task.deadline_ms, self
+        if deadline_ms < wheel._now_ms + wheel._tick_ms:
             return False
-        if task.deadline_ms >= self._now_ms + self._interval_ms:
-            if self._above is None:
-                self._above = _Wheel(self._timer, self._interval_ms, self._now_ms)
-            return self._above.add(task)
-        ticks = task.deadline_ms // self._tick_ms
-        bucket = self._buckets[ticks % WHEEL_SIZE]
+        while deadline_ms >= wheel._now_ms + wheel._interval_ms:
+            if wheel._above is None:
+                wheel._above = _Wheel(self._timer, wheel._interval_ms, wheel._now_ms)
+            wheel = wheel._above
+        ticks = deadline_ms // wheel._tick_ms
+        bucket = wheel._buckets[ticks % WHEEL_SIZE]
         task.put(bucket)
-        if bucket.expiration_ms != ticks * self._tick_ms:
-            bucket.expiration_ms = ticks * self._tick_ms
+        expiration_ms = ticks * wheel._tick_ms
+        if bucket.expiration_ms != expiration_ms:
+            bucket.expiration_ms = expiration_ms
             self._timer.bucket_filled(bucket)
         return True
 

@@ -70,16 +70,18 @@ class DataPlane:
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
         self.sessions = FetchSessions(session_slots, random, trio.current_time)
+        #: how often logs got what readers wait for
+        self._changes = 0
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Raises ApiException (rule B3.11)."""
         hosted = self._hosted()
-        if topic_partition in hosted.offline_partitions:
-            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
         partition = hosted.partitions.get(topic_partition)
         if partition is not None:
             return partition
+        if topic_partition in hosted.offline_partitions:
+            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
         is_known = self._metadata_cache.snapshot.partition(topic_partition) is not None
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
@@ -90,6 +92,7 @@ class DataPlane:
 
     def appended(self, partition: Partition) -> None:
         """Records were appended to a log that is led here (rules B2.17, B2.23)."""
+        self._changes += 1
         woken = self._wake(partition.topic_partition)
         if self._advance(partition):
             self.high_watermark_moved(partition.topic_partition, woken)
@@ -123,6 +126,7 @@ class DataPlane:
 
     def role_changed(self, partition: Partition) -> None:
         """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
+        self._changes += 1
         self._advance(partition)
         self._check_fetches(partition.topic_partition)
         self.produce_purgatory.check_and_complete(partition.topic_partition)
@@ -207,15 +211,19 @@ class DataPlane:
 
         With a ``session`` its idle partitions wait, too; what they add to the fetches comes last.
         """
+        changes = self._changes
         reads = self.read(params, fetches, record_progress=True)
         operation = DelayedFetch(self, params, fetches, reads, respond, session)
         if operation.is_satisfied_by(reads):
             respond(reads)
-        else:
-            keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
-            if session is not None:
-                keys.append(session.session_id)
+            return
+        keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
+        if session is not None:
+            keys.append(session.session_id)
+        if changes == self._changes:
             self.fetch_purgatory.watch(operation, keys)
+        else:  # what a follower has may let others write
+            self.fetch_purgatory.try_complete_or_watch(operation, keys)
 
     def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
         """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""

@@ -57,10 +57,10 @@ async def test_try_complete_else_watch(purgatory: Purgatory[str, Operation]) -> 
     assert (done.tried, done.ends, purgatory.watched, purgatory.delayed) == (1, ["completed"], 1, 1)
 
 
-async def test_what_was_tried_is_tried_once_more(purgatory: Purgatory[str, Operation]) -> None:
+async def test_what_is_known_is_not_tried(purgatory: Purgatory[str, Operation]) -> None:
     operation = Operation()
     assert not purgatory.watch(operation, ["key"])
-    assert (operation.tried, purgatory.watched, purgatory.delayed) == (1, 1, 1)
+    assert (operation.tried, purgatory.watched, purgatory.delayed) == (0, 1, 1)
     operation.completable = True
     assert purgatory.check_and_complete("key") == 1
 

@@ -596,3 +596,20 @@ async def test_only_old_consumers_get_a_part_of_a_batch(hard_limit: bool, sizes:
         fetch = PartitionFetch(A0, None, 0, 30)
         reads = node.replication.data_plane.read(params, [fetch, fetch], record_progress=False)
         assert [len(read.records) for read in reads] == sizes
+
+
+async def test_what_is_written_because_of_a_fetch_is_fetched(autojump_clock: MockClock) -> None:
+    """A follower lets the high watermark move; who waited for that writes at once, and the fetch must not wait."""
+    async with a_node() as node:
+        await node.lead(isr=(1, 2))
+        plane, answers = node.replication.data_plane, []
+
+        def write_again(produced: object) -> None:
+            plane.append({A0: batch(b"second")}, 1, 0, answers.append)
+
+        plane.append({A0: batch(b"first")}, -1, 1000, write_again)
+        params = FetchParams(replica_id=2, max_wait_ms=500, min_bytes=1, max_bytes=200, isolation=Isolation.LOG_END)
+        reads: list[Any] = []
+        plane.fetch(params, [PartitionFetch(A0, ID_A, 1, 200, 0, 0)], reads.append)
+        assert len(answers) == 1
+        assert [len(read.records) for (read,) in reads] == [len(batch(b"second"))]
