@@ -56,6 +56,7 @@ class OffsetCommitValue(Struct):
 
 
 _make_key: Final = maker(OffsetCommitKey)
+_make_group_key: Final = maker(GroupMetadataKey)
 _make_value: Final = maker(OffsetCommitValue)
 #: an OffsetCommitValue of version 3 without metadata: version, offset, leader epoch, length of the metadata, timestamp
 _PLAIN_VALUE: Final = struct.Struct(">hqihq")
@@ -117,7 +118,7 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
 
 def group_key(group: str) -> bytes:
     """Raises EncodeError."""
-    return encode(GroupMetadataKey(group=group), _GROUP)
+    return encode(_make_group_key(group=group), _GROUP)
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | UnknownKey:
