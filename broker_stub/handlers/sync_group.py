@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from kce import wire
 from kce.broker_stub.groups.coordinator import Sync
 from kce.broker_stub.groups.member import SyncResult
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
@@ -12,6 +14,7 @@ from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, SyncGroupRequest, SyncGroupResponse
 
+_make_response: Callable[..., SyncGroupResponse] = wire.maker(SyncGroupResponse)
 _FIRST_VERSION_WITH_PROTOCOL: Final = 5
 
 
@@ -37,7 +40,7 @@ def handle(request: Request, message: SyncGroupRequest, services: Services) -> N
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:
-    return SyncGroupResponse(
+    return _make_response(
         error_code=result.error,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
