@@ -102,6 +102,8 @@ class GroupManager:
         self._epochs: dict[int, int] = {}
         self._work = BackgroundWork(log)
         self.load_times = LoadTimes(now_ms)
+        #: how many offsets were committed, in transactions, too; and how many have expired
+        self.offset_commits = self.offset_expirations = 0
 
     # which groups there are
 
@@ -267,6 +269,8 @@ class GroupManager:
         ]
 
         def appended(first_offset: int, code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self.offset_commits += len(records)
             if not group.is_dead:
                 _appended(group, fitting, producer, first_offset if code is ErrorCode.NONE else None)
             codes = dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code))
@@ -307,6 +311,7 @@ class GroupManager:
         removed = self.clean_up(
             list(self.groups.values()), lambda group: group.expire_offsets(now, self._config.offsets_retention_ms)
         )
+        self.offset_expirations += removed
         if removed:
             log.info("removed %d expired offsets", removed)
         return removed
