@@ -27,7 +27,8 @@ def _java_hash(text: str) -> int:
     """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
     encoded = text.encode("utf-16-be")
     units = struct.unpack(f">{len(encoded) // 2}H", encoded)
-    return sum(map(mul, units, _powers(len(units)))) & 0xFFFFFFFF
+    result: int = sum(map(mul, units, _powers(len(units))))
+    return result & 0xFFFFFFFF
 
 
 @functools.lru_cache(maxsize=256)

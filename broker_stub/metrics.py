@@ -139,8 +139,9 @@ def _network(broker: Broker) -> Iterator[Named]:
             Meter(lambda of_api=of_api: of_api.requests),  # type: ignore[misc]
         )
         for code, count in of_api.errors.items():
-            tags = (("request", api), ("error", error_name(code)))
-            yield MetricName("kafka.network", "RequestMetrics", "ErrorsPerSec", tags), Meter(lambda count=count: count)  # type: ignore[misc]
+            of_error = ("request", api), ("error", error_name(code))
+            name = MetricName("kafka.network", "RequestMetrics", "ErrorsPerSec", of_error)
+            yield name, Meter(lambda count=count: count)  # type: ignore[misc]
 
 
 def _quotas(quotas: ClientQuotas) -> Iterator[Named]:

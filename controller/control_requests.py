@@ -6,7 +6,7 @@ Versions that group partitions by topic carry them encoded (`encoded_states`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from kce import wire
@@ -27,8 +27,8 @@ from kce.zookeeper.model import BrokerId, Leadership, RegisteredBroker, TopicPar
 ZERO = uuid.UUID(int=0)
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
-_leader_and_isr_topic = wire.maker(wire.LeaderAndIsrTopicState)
-_update_metadata_topic = wire.maker(wire.UpdateMetadataTopicState)
+_leader_and_isr_topic: Callable[..., wire.LeaderAndIsrTopicState] = wire.LeaderAndIsrTopicState
+_update_metadata_topic: Callable[..., wire.UpdateMetadataTopicState] = wire.UpdateMetadataTopicState
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ encoded_index = struct.Struct(">i").pack
 _INDEX_BYTES = 4
 _REMEMBERED = 1 << 13
 
-_leader_and_isr_state: Callable[..., wire.LeaderAndIsrPartitionState] = wire.maker(wire.LeaderAndIsrPartitionState)
-_update_metadata_state: Callable[..., wire.UpdateMetadataPartitionState] = wire.maker(wire.UpdateMetadataPartitionState)
+_leader_and_isr_state: Callable[..., wire.LeaderAndIsrPartitionState] = wire.LeaderAndIsrPartitionState
+_update_metadata_state: Callable[..., wire.UpdateMetadataPartitionState] = wire.UpdateMetadataPartitionState
 
 
 def leader_and_isr_state(

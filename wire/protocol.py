@@ -6,7 +6,6 @@ a peer. A decoder consumes the whole frame or raises.
 
 from __future__ import annotations
 
-import functools
 import io
 import struct
 from typing import Final, NamedTuple
@@ -175,9 +174,19 @@ class _Form(NamedTuple):
     encode: Encode
 
 
-@functools.cache
+_forms: Final[dict[tuple[type[Message], Direction, int], _Form]] = {}
+
+
 def _form(cls: type[Message], direction: Direction, version: int) -> _Form:
     """Raises EncodeError, UnsupportedVersion."""
+    key = cls, direction, version
+    found = _forms.get(key)
+    if found is None:
+        found = _forms[key] = _new_form(cls, direction, version)
+    return found
+
+
+def _new_form(cls: type[Message], direction: Direction, version: int) -> _Form:
     if not issubclass(cls, Message) or cls.__direction__ != direction:
         raise errors.EncodeError(f"a {direction} expected, not {cls.__qualname__}")
     known = api(cls.__api_key__)

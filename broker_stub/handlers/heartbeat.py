@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from kce import wire
 from kce.broker_stub.groups.coordinator import Committer
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, HeartbeatRequest, HeartbeatResponse
-
-_make_response: Callable[..., HeartbeatResponse] = wire.maker(HeartbeatResponse)
 
 
 def respond(message: HeartbeatRequest, context: RequestContext, services: Services) -> HeartbeatResponse:
@@ -23,7 +19,7 @@ def respond(message: HeartbeatRequest, context: RequestContext, services: Servic
         services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
         member = Committer(message.generation_id, message.member_id, message.group_instance_id)
         error = services.groups.heartbeat(message.group_id, member)
-    return _make_response(error_code=error)
+    return HeartbeatResponse(error_code=error)
 
 
 def error_response(message: HeartbeatRequest, context: RequestContext, error: ErrorCode) -> HeartbeatResponse:

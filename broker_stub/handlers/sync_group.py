@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from kce import wire
 from kce.broker_stub.groups.coordinator import Sync
 from kce.broker_stub.groups.member import SyncResult
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
@@ -14,7 +12,6 @@ from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, SyncGroupRequest, SyncGroupResponse
 
-_make_response: Callable[..., SyncGroupResponse] = wire.maker(SyncGroupResponse)
 _FIRST_VERSION_WITH_PROTOCOL: Final = 5
 
 
@@ -40,7 +37,7 @@ def handle(request: Request, message: SyncGroupRequest, services: Services) -> N
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:
-    return _make_response(
+    return SyncGroupResponse(
         error_code=result.error,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
