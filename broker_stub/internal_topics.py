@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from operator import mul
 from typing import Final
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
@@ -25,7 +26,12 @@ def partition_for(key: str, count: int) -> int:
 def _java_hash(text: str) -> int:
     """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
     encoded = text.encode("utf-16-be")
-    result = 0
-    for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
-        result = (31 * result + unit) & 0xFFFFFFFF
-    return result
+    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
+    result: int = sum(map(mul, units, _powers(len(units))))
+    return result & 0xFFFFFFFF
+
+
+@functools.lru_cache(maxsize=256)
+def _powers(count: int) -> tuple[int, ...]:
+    """What Java multiplies that many units with."""
+    return tuple(pow(31, i, 2**32) for i in reversed(range(count)))

@@ -17,6 +17,7 @@ from kce.broker_stub.quotas.entities import Client, sanitize
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
 from kce.broker_stub.sampled import now_ms
 from kce.metrics import Gauge, Meter, Metric, MetricName
+from kce.wire import error_name
 
 #: rule T8.6
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
@@ -95,6 +96,14 @@ def _groups(broker: Broker) -> Iterator[Named]:
     }
     for name, count in counts.items():
         yield _gauge("kafka.coordinator.group", "GroupMetadataManager", name, count)
+    totals = {
+        "offset-commit-count": broker.groups.manager.offset_commits,
+        "offset-expiration-count": broker.groups.manager.offset_expirations,
+        "offset-deletion-count": broker.groups.offset_deletions,
+        "group-completed-rebalance-count": broker.groups.completed_rebalances,
+    }
+    for name, total in totals.items():
+        yield _gauge("kafka.server", "group-coordinator-metrics", name, total)
 
 
 def _transactions(broker: Broker) -> Iterator[Named]:
@@ -129,6 +138,10 @@ def _network(broker: Broker) -> Iterator[Named]:
             MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
             Meter(lambda of_api=of_api: of_api.requests),  # type: ignore[misc]
         )
+        for code, count in of_api.errors.items():
+            of_error = ("request", api), ("error", error_name(code))
+            name = MetricName("kafka.network", "RequestMetrics", "ErrorsPerSec", of_error)
+            yield name, Meter(lambda count=count: count)  # type: ignore[misc]
 
 
 def _quotas(quotas: ClientQuotas) -> Iterator[Named]:

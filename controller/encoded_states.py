@@ -23,19 +23,13 @@ _REMEMBERED = 1 << 13
 #: of a topic without one
 ZERO = uuid.UUID(int=0)
 
-_leader_and_isr_state: Callable[..., wire.LeaderAndIsrPartitionState] = wire.maker(wire.LeaderAndIsrPartitionState)
-_update_metadata_state: Callable[..., wire.UpdateMetadataPartitionState] = wire.maker(wire.UpdateMetadataPartitionState)
-
-_leader_and_isr_topic: Callable[..., wire.LeaderAndIsrTopicState] = wire.maker(wire.LeaderAndIsrTopicState)
-_update_metadata_topic: Callable[..., wire.UpdateMetadataTopicState] = wire.maker(wire.UpdateMetadataTopicState)
-
 
 def leader_and_isr_state(
     tp: TopicPartition, version: int, leadership: Leadership, assignment: ReplicaAssignment, is_new: bool
 ) -> wire.LeaderAndIsrPartitionState:
     """Rules 13.7-13.11."""
     decided, controller_epoch = leadership
-    return _leader_and_isr_state(
+    return wire.LeaderAndIsrPartitionState(
         topic_name=tp.topic if version < 2 else "",
         partition_index=tp.partition,
         controller_epoch=controller_epoch,
@@ -68,7 +62,7 @@ def update_metadata_state(
 ) -> wire.UpdateMetadataPartitionState:
     """Rules 8.8-8.10, 13.16-13.21."""
     state, controller_epoch = leadership
-    return _update_metadata_state(
+    return wire.UpdateMetadataPartitionState(
         topic_name=tp.topic if version < 5 else "",
         partition_index=tp.partition,
         controller_epoch=controller_epoch,
@@ -105,11 +99,11 @@ class EncodedTopic:
 
 
 def leader_and_isr_topic(version: int, topic: str, topic_id: uuid.UUID | None) -> EncodedTopic:
-    return EncodedTopic(_leader_and_isr_topic, topic, topic_id, LEADER_AND_ISR, version)
+    return EncodedTopic(wire.LeaderAndIsrTopicState, topic, topic_id, LEADER_AND_ISR, version)
 
 
 def update_metadata_topic(version: int, topic: str, topic_id: uuid.UUID | None) -> EncodedTopic:
-    return EncodedTopic(_update_metadata_topic, topic, topic_id, UPDATE_METADATA, version)
+    return EncodedTopic(wire.UpdateMetadataTopicState, topic, topic_id, UPDATE_METADATA, version)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

@@ -30,7 +30,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from kce.extras import require
-from kce.wire.codegen import Encoded, maker
+from kce.wire.codegen import Encoded
 from kce.wire.error_counts import error_counts
 from kce.wire.errors import (
     CorruptRecord,
@@ -219,7 +219,6 @@ __all__ = [
     "frame_prefix",
     "frames",
     "from_columns",
-    "maker",
     "read_records",
     "topic_names",
     "write_records",

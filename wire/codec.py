@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from construct import Construct
 
-from kce.wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of, twin
+from kce.wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of
 from kce.wire.layouts import decode_run, encode_run
 from kce.wire.primitives import (
     MAX_STRING_BYTES,
@@ -33,7 +33,7 @@ from kce.wire.primitives import (
     String,
     Uuid,
 )
-from kce.wire.schema import AsStruct, Struct, struct_for
+from kce.wire.schema import AsStruct, Struct, struct_for, twin
 from kce.wire.steps import STEP_MASK, Steps
 
 __all__ = ["REFUSALS", "Codec", "codec_for", "step_decoder_for"]

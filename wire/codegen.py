@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from construct import Construct, FormatField, Renamed
 from kce.wire.errors import TooManyElements
 from kce.wire.payload import octets_or_stored
 from kce.wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
-from kce.wire.schema import AsStruct, S, Struct
+from kce.wire.schema import AsStruct
 from kce.wire.steps import STEP_MASK, Steps, finish
 
 Append = Callable[[Any], None]
@@ -146,20 +145,6 @@ def write_tags(append: Append, fields: list[TaggedField]) -> None:
         append(data)
 
 
-def twin(cls: type[Struct]) -> type[Any]:
-    """A mutable class with the memory layout of ``cls``. Set its fields, then assign ``cls`` to ``__class__``.
-
-    Setting the fields of a frozen dataclass through object.__setattr__ takes several times as long.
-    """
-    found = _TWINS.get(cls)
-    if found is None:
-        slots = tuple(f.name for f in cls.__fields__)
-        found = _TWINS[cls] = type(f"_{cls.__name__}", cls.__bases__, {"__slots__": slots})
-    return found
-
-
-_TWINS: dict[type[Struct], type[Any]] = {}
-
 _NAMES: dict[str, Any] = {
     "Refuse": Refuse, "TaggedField": TaggedField, "TooManyElements": TooManyElements, "UUID": uuid.UUID,
     "numbers": numbers, "octets": octets, "octets_or_stored": octets_or_stored, "read_tags": read_tags,
@@ -226,20 +211,6 @@ class Source:
         exec(compile(f"def {name}({parameters}, *, {constants}):\n{text}", f"<{name}>", "exec"), names)  # noqa: S102 - our own tables
         made: Callable[..., Any] = names[name]
         return made
-
-
-@functools.cache
-def maker(cls: type[S]) -> Callable[..., S]:
-    """A function with the keywords of ``cls`` that makes an instance in a fifth of the time."""
-    s = Source()
-    s(f"o = {s.constant(twin(cls), 'Twin')}()")
-    for f in cls.__fields__:
-        s(f"o.{f.name} = {f.name}")
-    s("o._unknown_tagged_fields = ()")
-    s(f"o.__class__ = {s.constant(cls, 'Class')}")
-    s("return o")
-    parameters = ", ".join(f"{f.name}={s.constant(f.default, 'default')}" for f in cls.__fields__)
-    return s.function(f"make_{cls.__name__}", parameters)
 
 
 # inspecting a Construct

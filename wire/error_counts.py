@@ -9,7 +9,7 @@ from kce.wire.errors import ErrorCode
 from kce.wire.schema import Message, Struct
 
 _NAMES: Final = ("error_code", "partition_error_code")
-#: of structures: the names of the fields, and of the code in each entry
+#: of structures: the names of the fields with codes, and of the code in each entry; None if those are further down
 Arrays: TypeAlias = tuple[tuple[str, str | None], ...]
 _arrays: dict[type[Struct], Arrays] = {}
 
@@ -20,7 +20,7 @@ def error_counts(response: Message) -> dict[int, int]:
     A top-level code other than NONE counts for all entries. Codes below an entry with a code of its own do not count.
     AddPartitionsToTxn has a top-level code from version 4 on.
     """
-    codes = list(_entry_codes(response))
+    codes = list(_entry_codes(response)) if _arrays_of(type(response)) else []
     top_level: int | None = getattr(response, "error_code", None)
     if top_level is not None and not getattr(response, "results_by_topic_v3_and_below", None):
         codes.append(top_level)
@@ -36,7 +36,9 @@ def _arrays_of(cls: type[Struct]) -> Arrays:
     found = _arrays.get(cls)
     if found is None:
         arrays = [field for field in cls.__fields__ if field.array and _is_struct(field.type)]
-        found = _arrays[cls] = tuple((field.name, _code(field.type)) for field in arrays)
+        found = _arrays[cls] = tuple(
+            (field.name, code) for field in arrays if (code := _code(field.type)) or _arrays_of(field.type)
+        )
     return found
 
 

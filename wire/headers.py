@@ -6,6 +6,7 @@ ApiVersions request. Tagged fields of headers are checked and skipped, in time l
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import NamedTuple
 
@@ -193,4 +194,9 @@ def response_header(known: ApiKey, api_version: int, correlation_id: int) -> byt
         encoded = _CORRELATION_ID.pack(correlation_id)
     except struct.error as e:
         raise errors.EncodeError(f"response header of {known.name} {api_version}: {e}") from None
-    return encoded + _NO_TAGGED_FIELDS if known.response_header_version(api_version) >= 1 else encoded
+    return encoded + _response_tags(known, api_version)
+
+
+@functools.cache
+def _response_tags(known: ApiKey, api_version: int) -> bytes:
+    return _NO_TAGGED_FIELDS if known.response_header_version(api_version) >= 1 else b""

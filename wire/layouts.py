@@ -19,9 +19,9 @@ from typing import Any
 
 from construct import Construct
 
-from kce.wire.codegen import Append, Run, Source, code_of, is_numbers, parts_of, read_uvarint, tags_of, twin
+from kce.wire.codegen import Append, Run, Source, code_of, is_numbers, parts_of, read_uvarint, tags_of
 from kce.wire.primitives import Boolean, Length, Uuid
-from kce.wire.schema import AsStruct
+from kce.wire.schema import AsStruct, twin
 
 #: the lengths of an element's arrays
 Layout = tuple[int, ...]

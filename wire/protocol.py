@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import Final, NamedTuple
 
 import construct
 
 from kce.garbage import no_collection
 from kce.wire import errors
 from kce.wire.codec import REFUSALS, codec_for, step_decoder_for
+from kce.wire.codegen import Decode, Encode
 from kce.wire.headers import (
     Header,
     read_request_header,
@@ -31,10 +33,9 @@ from kce.wire.steps import Steps
 
 def encode_request(message: Message, *, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Encode a request, without the frame length (``wire.frame`` adds it). Raises EncodeError, UnsupportedVersion."""
-    known = _api_of(message, "request")
-    check_version(known, api_version)
-    header = request_header(known, Header(known.key, api_version, correlation_id, client_id))
-    return _in_memory(_with_body(header, known, message, api_version), message)
+    form = _form(type(message), "request", api_version)
+    header = request_header(form.api, Header(form.api.key, api_version, correlation_id, client_id))
+    return _in_memory(_with_body(header, form, message), message)
 
 
 def decode_request(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Header, Message]:
@@ -44,15 +45,51 @@ def decode_request(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Header,
     other unknown version raises UnsupportedVersion. Raises DecodeError; TooManyElements if all arrays of structures
     and tagged fields together announce more elements than ``max_elements``.
     """
+    usual = _usual.get(frame[:4])
+    if usual is not None and len(frame) < _LARGE_BYTES:
+        api_key, api_version, has_tags, decode = usual
+        try:
+            correlation_id, length = _ID_AND_LENGTH.unpack_from(frame, 4)
+            at = 10 + length
+            if length >= 0 and not (has_tags and frame[at]):
+                client_id = frame[10:at].decode()
+                message, end = decode(frame, at + has_tags, max_elements)
+                if end == len(frame):
+                    return Header(api_key, api_version, correlation_id, client_id), message
+        except REFUSALS:  # explained below
+            pass
     known, header, body = read_request_header(frame, max_elements)
     try:
         if known.key == API_VERSIONS and header.api_version not in known.versions:
             return header, _class_of(known, "request")()
         check_version(known, header.api_version)
-        return header, _read_body(frame, body, known, "request", header.api_version, max_elements)
+        message = _read_body(frame, body, known, "request", header.api_version, max_elements)
     except errors.DecodeError as e:
         e.api_key, e.api_version, e.correlation_id = known.key, header.api_version, header.correlation_id
         raise
+    _remember(frame[:4], known, type(message), header.api_version)
+    return header, message
+
+
+class _Usual(NamedTuple):
+    """How to read most requests of an API and version: with a client id, and without tagged fields in the header."""
+
+    api_key: int
+    api_version: int
+    has_tags: bool
+    decode: Decode
+
+
+#: by their first four bytes
+_usual: Final[dict[bytes, _Usual]] = {}
+_ID_AND_LENGTH: Final = struct.Struct(">ih")
+
+
+def _remember(key_and_version: bytes, known: ApiKey, cls: type[Message], version: int) -> None:
+    header_version = known.request_header_version(version)
+    if header_version > 0:
+        decode = codec_for(cls, version, version in known.flexible).decode
+        _usual[key_and_version] = _Usual(known.key, version, header_version > 1, decode)
 
 
 def decode_request_in_steps(frame: bytes) -> Steps[tuple[Header, Message]]:
@@ -90,11 +127,8 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 
 def encode_payload(message: Message, *, api_version: int, correlation_id: int) -> Payload:
     """``encode_response`` of a message whose records may be `Stored`: they stay where they are."""
-    known = _api_of(message, "response")
-    if known.key == API_VERSIONS and api_version not in known.versions:
-        api_version = 0
-    check_version(known, api_version)
-    return _with_body(response_header(known, api_version, correlation_id), known, message, api_version)
+    form = _form(type(message), "response", api_version)
+    return _with_body(response_header(form.api, form.version, correlation_id), form, message)
 
 
 def encode_part(part: Struct, *, api_key: int, api_version: int) -> bytes:
@@ -132,10 +166,34 @@ def _refused_version(frame: bytes) -> bool:
     return len(frame) == 10 + 6 * int.from_bytes(frame[6:10], "big", signed=True)
 
 
-def _api_of(message: Message, direction: Direction) -> ApiKey:
-    if not isinstance(message, Message) or message.__direction__ != direction:
-        raise errors.EncodeError(f"a {direction} expected, not {type(message).__qualname__}")
-    return api(message.__api_key__)
+class _Form(NamedTuple):
+    """How messages of a class are encoded in a version."""
+
+    api: ApiKey
+    version: int
+    encode: Encode
+
+
+_forms: Final[dict[tuple[type[Message], Direction, int], _Form]] = {}
+
+
+def _form(cls: type[Message], direction: Direction, version: int) -> _Form:
+    """Raises EncodeError, UnsupportedVersion."""
+    key = cls, direction, version
+    found = _forms.get(key)
+    if found is None:
+        found = _forms[key] = _new_form(cls, direction, version)
+    return found
+
+
+def _new_form(cls: type[Message], direction: Direction, version: int) -> _Form:
+    if not issubclass(cls, Message) or cls.__direction__ != direction:
+        raise errors.EncodeError(f"a {direction} expected, not {cls.__qualname__}")
+    known = api(cls.__api_key__)
+    if known.key == API_VERSIONS and direction == "response" and version not in known.versions:
+        version = 0
+    check_version(known, version)
+    return _Form(known, version, codec_for(cls, version, version in known.flexible).encode)
 
 
 def _class_of(known: ApiKey, direction: Direction) -> type[Message]:
@@ -145,12 +203,12 @@ def _class_of(known: ApiKey, direction: Direction) -> type[Message]:
     return cls
 
 
-def _with_body(header: bytes, known: ApiKey, message: Message, version: int) -> Payload:
+def _with_body(header: bytes, form: _Form, message: Message) -> Payload:
     pieces = [header]
     try:
-        codec_for(type(message), version, version in known.flexible).encode(message, pieces.append)
+        form.encode(message, pieces.append)
     except REFUSALS:
-        return header + _body_by_reference(known, message, version)
+        return header + _body_by_reference(form.api, message, form.version)
     try:
         return b"".join(pieces)
     except TypeError:  # by a piece that is stored

@@ -73,16 +73,10 @@ class Struct:
     __slots__ = ("_unknown_tagged_fields",)
     __fields__: ClassVar[tuple[Field, ...]] = ()
 
-    def __post_init__(self) -> None:
-        _no_unknown_tagged_fields(self, ())
-
     @property
     def unknown_tagged_fields(self) -> tuple[TaggedField, ...]:
         """Tagged fields that the definition does not have. They are kept, and encoded again."""
         return getattr(self, "_unknown_tagged_fields", ())
-
-
-_no_unknown_tagged_fields = Struct._unknown_tagged_fields.__set__  # type: ignore[attr-defined]  # the slot itself
 
 
 class Message(Struct):
@@ -130,10 +124,38 @@ def field(
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def struct(cls: type[S]) -> type[S]:
     """Turn the class into a structure (see the module)."""
-    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True, init=False)(cls)
     rows: Any = dataclasses.fields(made)  # type: ignore[arg-type]  # a dataclass only since the line above
     made.__fields__ = tuple(f.metadata["kafka"]._replace(name=f.name) for f in rows)
+    made.__new__ = _constructor(made)  # type: ignore[method-assign]
     return made
+
+
+def twin(cls: type[Struct]) -> type[Any]:
+    """A mutable class with the memory layout of ``cls``. Set its fields, then assign ``cls`` to ``__class__``.
+
+    Setting the fields of a frozen dataclass through object.__setattr__ takes several times as long.
+    """
+    found = _TWINS.get(cls)
+    if found is None:
+        slots = tuple(f.name for f in cls.__fields__)
+        found = _TWINS[cls] = type(f"_{cls.__name__}", cls.__bases__, {"__slots__": slots})
+    return found
+
+
+_TWINS: dict[type[Struct], type[Any]] = {}
+
+
+def _constructor(cls: type[Struct]) -> Any:
+    """A ``__new__`` that takes the fields as keywords, and makes an instance of the twin first."""
+    names: dict[str, Any] = {"Twin": twin(cls)} | {f"default_{f.name}": f.default for f in cls.__fields__}
+    lines = ["made = Twin()", *(f"made.{f.name} = {f.name}" for f in cls.__fields__)]
+    lines += ["made._unknown_tagged_fields = ()", "made.__class__ = cls", "return made"]
+    parameters = ", ".join(
+        ("cls", *("*" for _ in cls.__fields__[:1]), *(f"{f.name}=default_{f.name}" for f in cls.__fields__))
+    )
+    exec(f"def __new__({parameters}):\n    " + "\n    ".join(lines), names)  # noqa: S102 - our own tables
+    return staticmethod(names["__new__"])
 
 
 def _message(

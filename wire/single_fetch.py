@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from kce.wire.codegen import Refuse, maker, read_uvarint, write_uvarint
+from kce.wire.codegen import Refuse, read_uvarint, write_uvarint
 from kce.wire.errors import ErrorCode
 from kce.wire.headers import Header
 from kce.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponsePartitionData, FetchTopic, ReplicaState
@@ -37,12 +37,6 @@ _END: Final = b"\0\0\0"
 #: aborted transactions: null, or none
 _NULL: Final = 0
 _EMPTY: Final = 1
-
-_request = maker(FetchRequest)
-_topic = maker(FetchTopic)
-_partition = maker(FetchPartition)
-_state = maker(ReplicaState)
-_data = maker(FetchResponsePartitionData)
 
 
 class SingleFetch(NamedTuple):
@@ -96,14 +90,14 @@ def decode_request(frame: bytes) -> tuple[Header, FetchRequest] | None:
         client_id = frame[_HEADER.size : at - 1].decode()
     except UnicodeDecodeError:
         return None
-    wanted = _partition(
+    wanted = FetchPartition(
         partition=partition, current_leader_epoch=leader_epoch, fetch_offset=offset, last_fetched_epoch=last_epoch,
         log_start_offset=log_start, partition_max_bytes=partition_most,
     )  # fmt: skip
-    return Header(api_key, version, correlation_id, client_id), _request(
-        replica_state=_state(replica_id=replica_id, replica_epoch=replica_epoch),
+    return Header(api_key, version, correlation_id, client_id), FetchRequest(
+        replica_state=ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch),
         max_wait_ms=wait, min_bytes=least, max_bytes=most, isolation_level=isolation, session_id=session_id,
-        session_epoch=epoch, topics=(_topic(topic_id=_uuid(topic_id), partitions=(wanted,)),),
+        session_epoch=epoch, topics=(FetchTopic(topic_id=_uuid(topic_id), partitions=(wanted,)),),
     )  # fmt: skip
 
 
@@ -149,8 +143,9 @@ def decode_response(frame: bytes, topic_id: UUID, partition: int) -> tuple[int, 
     end = at + size - 1
     if not size or frame[end:] != _END or topic != topic_id.bytes or index != partition:
         return None
-    return session_id, _data(
+    records: Any = memoryview(frame)[at:end]
+    return session_id, FetchResponsePartitionData(
         partition_index=index, error_code=code, high_watermark=high_watermark, last_stable_offset=stable,
         log_start_offset=log_start, aborted_transactions=None, preferred_read_replica=preferred,
-        records=memoryview(frame)[at:end],
+        records=records,
     )  # fmt: skip

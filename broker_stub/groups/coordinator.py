@@ -77,6 +77,10 @@ class GroupCoordinator:
         self.config = config
         self.manager = manager
         self.is_active = True
+        #: by request
+        self.offset_deletions = 0
+        #: how many leaders have sent assignments
+        self.completed_rebalances = 0
         self.rebalancing = Rebalancing(config, manager, timer)
         self._joining = Joining(config, manager, self.rebalancing, random)
         manager.on_loaded = self.rebalancing.loaded
@@ -165,6 +169,7 @@ class GroupCoordinator:
                 self.rebalancing.maybe_prepare(group, f"the assignment could not be stored: {code.name}")
 
         self.manager.store_group(group, assignments, stored)
+        self.completed_rebalances += 1
 
     def heartbeat(self, group_id: str, committer: Committer) -> ErrorCode:
         """Section 5."""
@@ -306,7 +311,7 @@ class GroupCoordinator:
             return ErrorCode.NON_EMPTY_GROUP, {}
         deleted = [partition for partition in partitions if partition not in kept]
         if deleted:
-            self.manager.clean_up([group], lambda group: group.offsets.remove(deleted))
+            self.offset_deletions += self.manager.clean_up([group], lambda group: group.offsets.remove(deleted))
         return ErrorCode.NONE, {
             partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition in kept else ErrorCode.NONE
             for partition in partitions

@@ -29,6 +29,8 @@ class GroupState(enum.Enum):
     STABLE = "Stable"
     DEAD = "Dead"
 
+    __hash__ = object.__hash__  # Enum's is Python code
+
 
 #: rule G2.3: state -> from which others it may be entered
 _PREVIOUS: Final = {
@@ -224,7 +226,9 @@ class Group:
         """Rule G3.42. Raises IllegalState without members."""
         if not self.members:
             raise IllegalState(f"{self!r} has nobody who selects a protocol")
-        candidates = {name for name, count in self._offers.items() if count == len(self.members)}
+        candidates = [name for name, count in self._offers.items() if count == len(self.members)]
+        if len(candidates) == 1:
+            return candidates[0]
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=lambda name: votes[name])
 

@@ -31,7 +31,6 @@ from kce.broker_stub.groups.storage import OffsetsLog
 from kce.broker_stub.internal_topics import partition_for
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode, WireError
-from kce.wire.codegen import maker
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition
@@ -40,8 +39,6 @@ log = logging.getLogger(__name__)
 
 Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 
-_make_value: Callable[..., GroupMetadataValue] = maker(GroupMetadataValue)
-_make_member: Callable[..., MemberMetadataValue] = maker(MemberMetadataValue)
 
 _UNAVAILABLE: Final = dict.fromkeys(
     (
@@ -102,6 +99,8 @@ class GroupManager:
         self._epochs: dict[int, int] = {}
         self._work = BackgroundWork(log)
         self.load_times = LoadTimes(now_ms)
+        #: how many offsets were committed, in transactions, too; and how many have expired
+        self.offset_commits = self.offset_expirations = 0
 
     # which groups there are
 
@@ -267,6 +266,8 @@ class GroupManager:
         ]
 
         def appended(first_offset: int, code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self.offset_commits += len(records)
             if not group.is_dead:
                 _appended(group, fitting, producer, first_offset if code is ErrorCode.NONE else None)
             codes = dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code))
@@ -307,6 +308,7 @@ class GroupManager:
         removed = self.clean_up(
             list(self.groups.values()), lambda group: group.expire_offsets(now, self._config.offsets_retention_ms)
         )
+        self.offset_expirations += removed
         if removed:
             log.info("removed %d expired offsets", removed)
         return removed
@@ -357,14 +359,14 @@ def group_value(group: Group, assignments: Mapping[str, bytes]) -> GroupMetadata
     protocol = group.protocol_name
     if group.members and protocol is None:
         raise IllegalState(f"{group!r} has members and no protocol")
-    return _make_value(
+    return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
         protocol=protocol,
         leader=group.leader,
         current_state_timestamp=NO_TIMESTAMP if group.state_since_ms is None else group.state_since_ms,
         members=tuple(
-            _make_member(
+            MemberMetadataValue(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client.client_id,

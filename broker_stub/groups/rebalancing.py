@@ -45,7 +45,8 @@ class Rebalancing:
         self.heartbeats.check_and_complete(key)
         member.was_heard = False
         member.session = DelayedHeartbeat(self, group, member.member_id, delay)
-        self.heartbeats.try_complete_or_watch(member.session, [key])
+        if not member.session.try_complete():
+            self.heartbeats.watch(member.session, [key])
 
     def expire_pending_member(self, group: Group, member_id: str, timeout_ms: int) -> None:
         """Forget a pending id after that time (rule G3.12)."""

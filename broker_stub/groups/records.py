@@ -10,7 +10,6 @@ import struct
 from typing import Final, NamedTuple
 
 from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
-from kce.wire.codegen import maker
 from kce.wire.errors import EncodeError
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.primitives import BYTES, INT32, INT64, STRING
@@ -55,8 +54,6 @@ class OffsetCommitValue(Struct):
     expire_timestamp: int = field(INT64, "1", default=NO_TIMESTAMP, ignorable=True)
 
 
-_make_key: Final = maker(OffsetCommitKey)
-_make_value: Final = maker(OffsetCommitValue)
 #: an OffsetCommitValue of version 3 without metadata: version, offset, leader epoch, length of the metadata, timestamp
 _PLAIN_VALUE: Final = struct.Struct(">hqihq")
 _PLAIN: Final = 3
@@ -112,7 +109,7 @@ class CommittedOffset(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def offset_key(group: str, partition: TopicPartition) -> bytes:
     """Raises EncodeError."""
-    return encode(_make_key(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
+    return encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
 
 
 def group_key(group: str) -> bytes:
@@ -140,7 +137,7 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
             return _PLAIN_VALUE.pack(version, committed.offset, committed.leader_epoch, 0, committed.commit_timestamp)
         except struct.error as e:
             raise EncodeError(f"OffsetCommitValue {version}: {e}") from None
-    value = _make_value(
+    value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from kce import wire
 from kce.broker_stub.groups.joining import Join
 from kce.broker_stub.groups.member import NO_GENERATION, Client, JoinResult
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
@@ -14,7 +12,6 @@ from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, JoinGroupRequest, JoinGroupResponse
 
-_make_response: Callable[..., JoinGroupResponse] = wire.maker(JoinGroupResponse)
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_VERSION_THAT_REPEATS: Final = 4  # with the member id that it was given
 _FIRST_VERSION_WITH_NULL_PROTOCOL: Final = 7
@@ -54,7 +51,7 @@ def _response(result: JoinResult, version: int) -> JoinGroupResponse:
     protocol_name = result.protocol_name
     if protocol_name is None and version < _FIRST_VERSION_WITH_NULL_PROTOCOL:
         protocol_name = ""
-    return _make_response(
+    return JoinGroupResponse(
         error_code=result.error,
         generation_id=result.generation,
         protocol_type=result.protocol_type,

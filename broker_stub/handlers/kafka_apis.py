@@ -152,6 +152,8 @@ class KafkaApis:
         self._services = services
         self._handlers = {handler.api_key: handler for handler in handlers}
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
+        #: by the first four bytes of requests that are served: API key and version
+        self._decoders: dict[bytes, Callable[[bytes, int], tuple[wire.Header, wire.Message]]] = {}
         is_on = services.authorization.is_on
         self._needs = {key: h.needs for key, h in self._handlers.items() if is_on and h.needs is not None}
         self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
@@ -185,11 +187,16 @@ class KafkaApis:
         return wire.decode_request_in_steps(frame)
 
     def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
-        if len(frame) < _KEY_AND_VERSION.size:
-            return wire.decode_request(frame)  # raises the error
-        api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
-        self.check_served(api_key, api_version)
-        return self._handlers[api_key].decode(frame, max_elements)
+        decode = self._decoders.get(frame[:4])
+        if decode is None:
+            if len(frame) < _KEY_AND_VERSION.size:
+                return wire.decode_request(frame)  # raises the error
+            api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
+            self.check_served(api_key, api_version)
+            decode = self._handlers[api_key].decode
+            if api_version in self._versions[api_key]:
+                self._decoders[frame[:4]] = decode
+        return decode(frame, max_elements)
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""

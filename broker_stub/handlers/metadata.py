@@ -36,8 +36,6 @@ from kce.wire.vocabulary import NO_LEADER, is_valid_topic_name
 
 T = TypeVar("T")
 
-_make_topic: Final = wire.maker(MetadataResponseTopic)
-_make_partition: Final = wire.maker(MetadataResponsePartition)
 
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 _FIRST_VERSION_BY_ID: Final = 12
@@ -219,7 +217,7 @@ class _Topics:
 
     def _one(self, error: ErrorCode, **fields: Any) -> bytes:
         self.errors[error] += 1
-        topic = _make_topic(error_code=error, **fields)
+        topic = MetadataResponseTopic(error_code=error, **fields)
         return wire.encode_part(topic, api_key=METADATA, api_version=self._version)
 
     def _known(self, name: str) -> Steps[bytes]:
@@ -259,7 +257,7 @@ class _Topics:
             error, leader = (ErrorCode.NONE if complete else ErrorCode.REPLICA_NOT_AVAILABLE), state.leader
         else:
             error, leader = self._unreachable_error(state.leader), NO_LEADER
-        made: MetadataResponsePartition = _make_partition(
+        made: MetadataResponsePartition = MetadataResponsePartition(
             error_code=error,
             partition_index=state.partition_index,
             leader_id=leader,

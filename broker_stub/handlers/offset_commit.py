@@ -34,10 +34,6 @@ _DEFAULT: Final = -1
 #: partitions of a response that is kept
 _FEW: Final = 16
 
-_make_response: Final = wire.maker(OffsetCommitResponse)
-_make_topic: Final = wire.maker(OffsetCommitResponseTopic)
-_make_partition: Final = wire.maker(OffsetCommitResponsePartition)
-
 
 def handle(request: Request, message: OffsetCommitRequest, services: Services) -> None:
     """Rule G7.1. Raises EncodeError, Refused."""
@@ -123,12 +119,13 @@ def _encoded_response(
 
 
 def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse:
-    response: OffsetCommitResponse = _make_response(
+    response: OffsetCommitResponse = OffsetCommitResponse(
         topics=tuple(
-            _make_topic(
+            OffsetCommitResponseTopic(
                 name=topic,
                 partitions=tuple(
-                    _make_partition(partition_index=number, error_code=code) for number, code in of_topic.items()
+                    OffsetCommitResponsePartition(partition_index=number, error_code=code)
+                    for number, code in of_topic.items()
                 ),
             )
             for topic, of_topic in by_topic(codes).items()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Final
 
-from kce import wire
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused, VerificationFailed
@@ -34,9 +33,6 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 ADMIN_CLIENT: Final = "__admin_client"
 _ACKS: Final = (-1, 0, 1)
 _UNKNOWN_LEADER: Final = ProduceResponseLeaderIdAndEpoch()
-_make_response: Final[Callable[..., ProduceResponse]] = wire.maker(ProduceResponse)
-_make_topic: Final = wire.maker(TopicProduceResponse)
-_make_partition: Final[Callable[..., PartitionProduceResponse]] = wire.maker(PartitionProduceResponse)
 #: rule T10.10
 _ABORTABLE_SINCE: Final = 11
 #: an answer with one of these has no log start offset (rule B3.22)
@@ -167,10 +163,10 @@ def response(
         for partition, (produced, code) in results.items()
     }
     nodes = endpoints(services, context.listener, [leader for leader, _ in leaders.values()])
-    return _make_response(
+    return ProduceResponse(
         responses=tuple(
             [
-                _make_topic(name=topic, partition_responses=tuple(partitions.values()))
+                TopicProduceResponse(name=topic, partition_responses=tuple(partitions.values()))
                 for topic, partitions in by_topic(answers).items()
             ]
         ),
@@ -194,7 +190,7 @@ def _answer(
     if leader is not None:
         current = ProduceResponseLeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
     if not isinstance(produced, ApiException):
-        return _make_partition(
+        return PartitionProduceResponse(
             index=partition.partition,
             error_code=code,
             base_offset=produced.first_offset,

@@ -66,8 +66,7 @@ class DelayedOperation(ABC):
     def restart(self, timer: Timer, delay_ms: float) -> None:
         """The timeout begins again."""
         assert self._task is not None, "only what waits has a timeout"
-        self._task.cancel()
-        timer.add(self._task, delay_ms, at_once=self.expires_at_once)
+        timer.restart(self._task, delay_ms, at_once=self.expires_at_once)
 
     def cancel(self) -> None:
         """Cancel the timeout."""

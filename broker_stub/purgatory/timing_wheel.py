@@ -32,6 +32,11 @@ class TimerTask:
     def is_waiting(self) -> bool:
         return self._bucket is not None
 
+    @property
+    def is_in_a_wheel(self) -> bool:
+        """Whether it waits for time to pass."""
+        return self._bucket is not None and self._bucket.expiration_ms >= 0
+
     def cancel(self) -> None:
         """May be called at any time."""
         if self._bucket is not None:
@@ -119,9 +124,26 @@ class Timer:
                 task.put(self._soon)
                 self._earlier.set()
             return
-        task.deadline_ms = -(-_microseconds(trio.current_time() + delay_ms / 1000) // 1000)
+        task.deadline_ms = self._deadline_ms(delay_ms)
         self.size += 1
         self._add(task)
+
+    def restart(self, task: TimerTask, delay_ms: float, *, at_once: bool = True) -> None:
+        """Let a task wait for so long from now, be it waiting or not.
+
+        One that is to wait longer stays where it is until the time of its bucket, which passes it on.
+        """
+        if delay_ms > 0 and task.is_in_a_wheel:
+            deadline_ms = self._deadline_ms(delay_ms)
+            if deadline_ms >= task.deadline_ms:
+                task.deadline_ms = deadline_ms
+                return
+        task.cancel()
+        self.add(task, delay_ms, at_once=at_once)
+
+    @staticmethod
+    def _deadline_ms(delay_ms: float) -> int:
+        return -(-_microseconds(trio.current_time() + delay_ms / 1000) // 1000)
 
     def _add(self, task: TimerTask) -> None:
         if self._wheel is None:

@@ -6,7 +6,6 @@ from typing import Final
 
 from kce.broker_stub.transactions.metadata import TransactionState, Values
 from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
-from kce.wire.codegen import maker
 from kce.wire.errors import DecodeError, EncodeError
 from kce.wire.primitives import INT8, INT16, INT32, INT64, STRING
 from kce.wire.schema import Struct, field
@@ -44,14 +43,9 @@ class TransactionLogValue(Struct):
     transaction_start_timestamp_ms: int = field(INT64, "0+")
 
 
-_make_key: Final = maker(TransactionLogKey)
-_make_partitions: Final = maker(TransactionLogPartitions)
-_make_value: Final = maker(TransactionLogValue)
-
-
 def write_key(transactional_id: str) -> bytes:
     """Raises EncodeError."""
-    return encode(_make_key(transactional_id=transactional_id), _KEY_VERSION)
+    return encode(TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)
 
 
 def read_key(data: bytes) -> str | None:
@@ -67,11 +61,11 @@ def write_value(values: Values) -> bytes:
     if values.state is not TransactionState.EMPTY:
         grouped = by_topic(dict.fromkeys(sorted(values.partitions)))
         partitions = tuple(
-            _make_partitions(topic=topic, partition_ids=tuple(numbers)) for topic, numbers in grouped.items()
+            TransactionLogPartitions(topic=topic, partition_ids=tuple(numbers)) for topic, numbers in grouped.items()
         )
     elif values.partitions:
         raise EncodeError(f"TransactionLogValue: an empty transaction has {len(values.partitions)} partitions")
-    value = _make_value(
+    value = TransactionLogValue(
         producer_id=values.producer_id,
         producer_epoch=values.producer_epoch,
         transaction_timeout_ms=values.timeout_ms,

@@ -174,6 +174,32 @@ async def test_metrics_of_groups() -> None:
     assert counts() == {"Groups": 2, "GroupsDead": 1, "GroupsEmpty": 1, "Offsets": 1}
 
 
+async def test_totals_of_groups() -> None:
+    broker = make_broker(config())
+    broker.groups.manager.offset_commits, broker.groups.manager.offset_expirations = 5, 3
+    broker.groups.offset_deletions, broker.groups.completed_rebalances = 2, 4
+    found, prefix = values(broker), "kafka.server:type=group-coordinator-metrics,name="
+    assert {name.removeprefix(prefix): n for name, n in found.items() if name.startswith(prefix) and n > 0} == {
+        "offset-commit-count": 5,
+        "offset-expiration-count": 3,
+        "offset-deletion-count": 2,
+        "group-completed-rebalance-count": 4,
+    }
+
+
+async def test_requests_and_their_errors() -> None:  # rule B1.33
+    broker = make_broker(config())
+    of_api = broker.socket_server.metrics.of("Heartbeat")
+    of_api.requests = 7
+    of_api.errors.update({0: 4, 27: 3})
+    found, prefix = values(broker), "kafka.network:type=RequestMetrics,name="
+    assert {name.removeprefix(prefix): n for name, n in found.items() if name.startswith(prefix)} == {
+        "RequestsPerSec,request=Heartbeat": 7,
+        "ErrorsPerSec,request=Heartbeat,error=NONE": 4,
+        "ErrorsPerSec,request=Heartbeat,error=REBALANCE_IN_PROGRESS": 3,
+    }
+
+
 async def test_metrics_of_quotas(autojump_clock: MockClock) -> None:  # section 8 of docs/broker-semantics.md
     broker = make_broker(config())
     quotas = broker.client_quotas

@@ -488,7 +488,9 @@ async def test_delete_offset_of_stable_consumer_group(mock_clock: MockClock) -> 
     subscription = encode_consumer_protocol(ConsumerProtocolSubscription(topics=("topic",)), 1)
     joined = host.stable(protocols=(("range", subscription),))
     host.commit({A: 1, OTHER: 2}, joined.member_id, 1)
+    assert host.coordinator.offset_deletions == 0
     assert delete(host, A, OTHER) == (NONE, {A: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, OTHER: NONE})
+    assert (host.coordinator.offset_deletions, host.coordinator.completed_rebalances) == (1, 1)
     assert host.fetch(A, OTHER) == {A: (1, NONE), OTHER: NOTHING}
 
 

@@ -557,8 +557,10 @@ async def test_commit_offset(mock_clock: MockClock) -> None:
     group = h.manager.groups[GROUP]
     h.manager.store_offsets(group, {FOO0: at(37)}, answers.append)
     assert (answers, group.offsets.is_empty, offsets_of(h)) == ([], False, {})
+    assert h.manager.offset_commits == 0
     h.log.release()
     assert (answers, offsets_of(h)) == ([{FOO0: ErrorCode.NONE}], {FOO0: 37})
+    assert h.manager.offset_commits == 1
     (batch,) = h.log.batches[partition(h)]
     assert (batch.base_sequence, batch.timestamp_type) == (0, TimestampType.CREATE_TIME)  # rule G9.12
 
@@ -617,6 +619,7 @@ async def test_commit_offset_failure(mock_clock: MockClock, append: ErrorCode, a
     h.log.error = append
     assert await commits(h, {FOO0: at(37)}) == {FOO0: answer}
     assert h.manager.groups[GROUP].offsets.is_empty
+    assert h.manager.offset_commits == 0
 
 
 LONG = "m" * 4097
@@ -628,6 +631,7 @@ async def test_commit_offset_partial_failure(mock_clock: MockClock) -> None:
     answer = await commits(h, {FOO0: at(37, metadata=LONG), FOO1: at(37, metadata="m" * 4096)})
     assert answer == {FOO0: ErrorCode.OFFSET_METADATA_TOO_LARGE, FOO1: ErrorCode.NONE}
     assert offsets_of(h) == {FOO1: 37}
+    assert h.manager.offset_commits == 1
 
 
 @kafka("GMM-44")
@@ -681,6 +685,7 @@ async def test_expire_offset(mock_clock: MockClock) -> None:
     assert h.manager.remove_expired_offsets() == 1
     assert offsets_of(h) == {FOO1: 7}
     assert list(removed(h)) == [OffsetKey(GROUP, FOO0)]
+    assert (h.manager.offset_commits, h.manager.offset_expirations) == (2, 1)
 
 
 @kafka("GMM-1")

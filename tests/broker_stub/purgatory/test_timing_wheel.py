@@ -55,6 +55,35 @@ async def test_task_expiration(autojump_clock: MockClock) -> None:
         assert [when for _, when in ran] == sorted(when for _, when in ran)
 
 
+async def test_restarted_tasks_wait_from_then_on(autojump_clock: MockClock) -> None:
+    """For longer or shorter, again and again, or once more after they ran: each runs once at its last deadline."""
+    chance = Random(5)
+    async with running() as timer:
+        ran: dict[int, list[float]] = {}
+        tasks = [
+            TimerTask(lambda i=i: ran.setdefault(i, []).append(trio.current_time() * 1000))  # type: ignore[misc]
+            for i in range(100)
+        ]
+        due: dict[int, float] = {}
+        for step in range(1000):
+            i = chance.randrange(100)
+            delay_ms = 20_000 + chance.choice([0, 1, 25, 450, 9000, chance.uniform(0, 10**5)])
+            due[i] = math.ceil(round(trio.current_time() * 1000 + delay_ms, 3))
+            timer.restart(tasks[i], delay_ms)
+            if step % 7 == 0:
+                await trio.sleep(chance.random() / 10)
+        assert timer.size == len(due)
+        await trio.sleep(10**3)
+        assert ran == {i: [pytest.approx(when, abs=1e-3)] for i, when in due.items()}
+        assert timer.size == 0
+
+        timer.restart(tasks[0], 0, at_once=False)
+        timer.restart(tasks[0], 50)
+        begun = trio.current_time() * 1000
+        await trio.sleep(1)
+        assert ran[0][1:] == [pytest.approx(math.ceil(round(begun + 50, 3)), abs=1e-3)]
+
+
 @kafka("TW-3")
 async def test_cancelled_tasks_never_run(autojump_clock: MockClock) -> None:
     ran: list[int] = []
