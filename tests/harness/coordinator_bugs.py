@@ -122,5 +122,5 @@ BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
     (uncommitted_records_read, 9), (aborted_transactions_not_named, 9), (offsets_of_transactions_forgotten, 3),
     (offsets_loaded_without_transactions, 17), (unstable_offsets_answered, 9),
     (groups_kept_when_their_partition_moves, 7), (older_producer_epochs_heard, 9),
-    (markers_not_sent_after_a_failover, 75),
+    (markers_not_sent_after_a_failover, 222),
 )  # fmt: skip
