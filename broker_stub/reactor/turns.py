@@ -5,8 +5,9 @@ data plane, a control request would wait for all of them. So their tasks ask for
 others wait, first come, first served, until the loop has looked for input and has run the control plane's tasks.
 
 On a busy machine the kernel's scheduler takes the processor from whoever has had their share, and a control request
-that comes then waits for the next tick, with the whole process. So while control requests come, the data plane pauses
-between its slices: the process has its share left, and runs as soon as there is something to do.
+that comes then waits for the next tick, with the whole process. So while control requests come to a process that has
+lost the processor, its data plane pauses between slices: some of the share is left, and the process runs as soon as
+there is something to do.
 """
 
 from __future__ import annotations
@@ -25,22 +26,28 @@ T = TypeVar("T")
 
 #: how long the data plane works between two looks for input
 SLICE_SECONDS: Final = 0.0005
-#: between two slices while the plane with precedence is in use, which it is for so long after each of its turns
+#: between two slices while the plane with precedence is in use and the machine is busy
 PAUSE_SECONDS: Final = 0.001
+#: the plane with precedence is in use for so long after each of its turns
 IN_USE_SECONDS: Final = 0.1
+#: the machine is busy for so long after a turn that took so long: the process had lost the processor
+BUSY_SECONDS: Final = 1.0
+LOST_SECONDS: Final = 0.002
 
 
 class Turns(trio.abc.Instrument):
     """The turns of one plane. With the default there is no limit, and ``run`` has nothing to do."""
 
     def __init__(self, slice_seconds: float = math.inf, precedence: Turns | None = None) -> None:
-        """While the plane with ``precedence`` is in use, this one pauses between its slices."""
+        """While the plane with ``precedence`` is in use on a busy machine, this one pauses between its slices."""
         self.slice_seconds = slice_seconds
         #: turns that were spent
         self.spent = 0
         self._precedence = precedence
         self._seen = 0
-        self._pauses_until = -math.inf
+        self._in_use_until = self._busy_until = -math.inf
+        #: since it was last looked whether to pause
+        self._lost_processor = False
         self._left = slice_seconds
         #: seconds of a typical turn
         self._typical = SLICE_SECONDS
@@ -57,6 +64,7 @@ class Turns(trio.abc.Instrument):
         """A task has worked for that long without a pause."""
         self.spent += 1
         self._left -= seconds
+        self._lost_processor |= seconds > LOST_SECONDS
         self._typical += (seconds - self._typical) / 16
 
     async def wait(self) -> None:
@@ -116,8 +124,13 @@ class Turns(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def _is_to_pause(self) -> bool:
+        if self._precedence is None:
+            return False
         now = trio.current_time()
-        if self._precedence is not None and self._precedence.spent != self._seen:
+        if self._precedence.spent != self._seen:
             self._seen = self._precedence.spent
-            self._pauses_until = now + IN_USE_SECONDS
-        return now < self._pauses_until
+            self._in_use_until = now + IN_USE_SECONDS
+        if self._lost_processor:
+            self._lost_processor = False
+            self._busy_until = now + BUSY_SECONDS
+        return now < min(self._in_use_until, self._busy_until)

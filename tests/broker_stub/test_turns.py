@@ -11,7 +11,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kce.broker_stub.reactor import turns as turns_module
-from kce.broker_stub.reactor.turns import IN_USE_SECONDS, PAUSE_SECONDS, SLICE_SECONDS, Turns
+from kce.broker_stub.reactor.turns import (
+    BUSY_SECONDS,
+    IN_USE_SECONDS,
+    LOST_SECONDS,
+    PAUSE_SECONDS,
+    SLICE_SECONDS,
+    Turns,
+)
 from kce.wire.steps import Steps
 
 
@@ -118,16 +125,25 @@ async def seconds_of_slices(turns: Turns, count: int) -> float:
     return trio.current_time() - began
 
 
-async def test_the_plane_pauses_between_slices_while_the_other_is_in_use(nursery, autojump_clock) -> None:
+async def test_the_plane_pauses_between_slices_while_the_other_is_in_use_on_a_busy_machine(
+    nursery, autojump_clock
+) -> None:
     control = Turns()
     turns = Turns(0.001, precedence=control)
     nursery.start_soon(turns.run)
-    assert await seconds_of_slices(turns, 5) == 0
+    control.spend(0.0001)
+    assert await seconds_of_slices(turns, 5) == 0  # not busy
+    await trio.sleep(IN_USE_SECONDS)
+    turns.spend(2 * LOST_SECONDS)
+    assert await seconds_of_slices(turns, 5) == 0  # not in use
     for _ in range(2):
         control.spend(0.0001)
         assert await seconds_of_slices(turns, 5) == pytest.approx(5 * PAUSE_SECONDS)
         in_use = IN_USE_SECONDS / PAUSE_SECONDS - 5
         assert await seconds_of_slices(turns, 1000) == pytest.approx(in_use * PAUSE_SECONDS, abs=2 * PAUSE_SECONDS)
+    await trio.sleep(BUSY_SECONDS)
+    control.spend(0.0001)
+    assert await seconds_of_slices(turns, 5) == 0  # not busy any more
 
 
 async def test_steps_leave_turns_to_others(nursery) -> None:
