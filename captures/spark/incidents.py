@@ -63,7 +63,7 @@ def incidents(found: Results) -> list[Incident]:
     return sorted(told, key=lambda incident: incident.steps[0].time)
 
 
-def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], Any]:
+def _steps(found: Results, leader: int | None, rows: list[Any]) -> tuple[list[Step], Any]:
     """The steps of a leader's outage, and the controller that was elected meanwhile, if one was."""
     steps: list[Step] = []
     signs = [row for row in rows if row.sign_time is not None]
@@ -99,6 +99,10 @@ def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], An
     steps += _news(found, [row for row in rows if row.leader_time is not None])
     announced = min(row.leader_time or row.leaderless_time for row in rows)
     steps += _clients_back(found, begin, announced, max(step.time for step in steps))
+    back = [row for row in found.silences if row.broker_id == leader and row.begin == begin and row.end is not None]
+    for row in back:
+        text = f"broker {leader} showed life again, after {duration(row.silent_ms)}"
+        steps.append(Step("old leader back", row.end, text, "wait", evidence_of(row)[-1]))
     steps.sort(key=lambda step: step.time)
     if len(steps) > 1 and steps[0].name == "trigger":
         steps[1] = steps[1]._replace(look="silence")
@@ -142,11 +146,11 @@ def _clients_back(
         yield Step("clients back", until, text, "wait", (row.files[-1], row.packets[-1]))
 
 
-def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) -> Incident:
+def _incident(leader: int | None, rows: list[Any], steps: list[Step], controller: Any) -> Incident:
     names = some([f"{row.topic}-{row.partition}" for row in rows], 5)
     ended = [row for row in rows if row.leader_time is not None]
-    text = f"{count(len(rows), 'partition')} led by broker {leader} lost {'its' if len(rows) == 1 else 'their'} leader"
-    text += f" ({names})."
+    whose = "" if leader is None else f" led by broker {leader}"
+    text = f"{count(len(rows), 'partition')}{whose} lost {'its' if len(rows) == 1 else 'their'} leader ({names})."
     if steps and steps[0].name == "trigger":
         text += f" {steps[0].text[:1].upper()}{steps[0].text[1:]} at {clock(steps[0].time)}."
     if controller is not None:
@@ -162,9 +166,10 @@ def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) 
         announced = [row.announced_ms for row in ended if row.announced_ms is not None]
         text += f", announced for {duration(max(announced))}." if announced else "."
     for step in steps:
-        if step.name in ("metadata spread", "clients back"):
+        if step.name in ("metadata spread", "old leader back", "clients back"):
             text += f" {step.text[:1].upper()}{step.text[1:]} at {clock(step.time)}."
-    return Incident(f"Broker {leader} silent from {clock(steps[0].time)}", text, tuple(steps))
+    what = "Partitions without a leader" if leader is None else f"Broker {leader} silent"
+    return Incident(f"{what} from {clock(steps[0].time)}", text, tuple(steps))
 
 
 def _of_controllers(before: Any, after: Any) -> Incident:

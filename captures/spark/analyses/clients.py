@@ -89,7 +89,8 @@ def findings(found: Results) -> Iterator[Finding]:
             text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
         if errors := _errors(found, row):
             text += f". Errors: {errors}"
-        yield Finding("note", f"{text} ({packets(row.packets)}).", tuple(zip(row.files, row.packets, strict=True)))
+        text += f" ({packets(row.packets)})" if row.packets else ""
+        yield Finding("note", f"{text}.", tuple(zip(row.files, row.packets, strict=True)))
     if len(suffered) > MOST:
         yield Finding("note", f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients.")
 
@@ -117,7 +118,7 @@ def _errors(found: Results, row: Any) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=23,
+    rank=25,
     findings=findings,
     section=Section(
         position=48,

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from kce.captures.spark import analyses
-from kce.captures.spark.analyses import ANALYSES, inputs, outages
+from kce.captures.spark.analyses import ANALYSES, inputs, outages, silences
 from kce.captures.spark.reassembly import at_listeners
 from kce.captures.spark.schemas import spark_schema, spark_type
 from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
@@ -196,7 +196,9 @@ def told_rows(name, query):
 
 def moves(frames):
     """The outages of frames that were changed after they were made."""
-    found = outages.moves(frames.exchanges, frames.connections, frames.leaders, is_long=frames.is_long)
+    signs = silences.signs(frames.exchanges, frames.connections)
+    silent = silences.silences(frames.exchanges, signs, is_long=frames.is_long)
+    found = outages.moves(signs, silent, frames.leaders, is_long=frames.is_long)
     return run("outages", frames._replace(moves=found))
 
 

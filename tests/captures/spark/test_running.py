@@ -21,7 +21,7 @@ from tests.captures.spark.test_analyses import of
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 #: analyses that look at all that came before, of a broker, a listener, a client or a connection
-HISTORIES = ("outages", "regressions", "control_behind_data", "clients", "bounces", "propagation")
+HISTORIES = ("outages", "silences", "zombie_leaders", "regressions", "control_behind_data", "clients", "bounces", "propagation")
 
 #: what a window may be about, however long the capture: a partition, a group, a failover, a chunk
 KEYS = {"partition", "group_id", "from_leader", "chunk"}
