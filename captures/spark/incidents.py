@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kce.captures.spark.analyses import failovers, outages
+from kce.captures.spark.analyses import failovers, outages, silences
 from kce.captures.spark.analyses.analysis import Look, Place, Results
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
 
@@ -47,7 +47,7 @@ class Incident(NamedTuple):
 
 
 def incidents(found: Results) -> list[Incident]:
-    """Outages of partitions and changes of the controller, in the order of time."""
+    """Outages of partitions, other silences of brokers and changes of the controller, in the order of time."""
     told: list[Incident] = []
     explained: set[tuple[int, int]] = set()
     for leader, rows in outages.incidents(found):
@@ -57,6 +57,7 @@ def incidents(found: Results) -> list[Incident]:
         hit = failovers.of_outage(found, leader, rows)[:MOST]
         clients = tuple(Suffering(failovers.text_of(row), evidence_of(row)[:MOST]) for row in hit)
         told.append(_incident(leader, rows, steps, controller)._replace(clients=clients))
+    told += map(_of_silence, silences.untold(found))
     for before, after in pairwise(found.controllers):
         if (after.controller_epoch, after.controller_id) not in explained:
             told.append(_of_controllers(before, after))
@@ -170,6 +171,18 @@ def _incident(leader: int | None, rows: list[Any], steps: list[Step], controller
             text += f" {step.text[:1].upper()}{step.text[1:]} at {clock(step.time)}."
     what = "Partitions without a leader" if leader is None else f"Broker {leader} silent"
     return Incident(f"{what} from {clock(steps[0].time)}", text, tuple(steps))
+
+
+def _of_silence(row: Any) -> Incident:
+    """A broker that was silent and did not lose partitions by it."""
+    first, *_, last = evidence_of(row)
+    steps = [Step("trigger", row.begin, f"last sign of life of broker {row.broker_id}: {row.sign}", "silence", first)]
+    if row.end is not None:
+        steps.append(Step("back", row.end, f"broker {row.broker_id} showed life again", "silence", last))
+    text = f"Broker {row.broker_id} showed no sign of life for {duration(row.silent_ms)}"
+    text += ", to the end of the capture" * (row.end is None)
+    text += f", while {count(row.waiting, 'request')} of {some(row.clients, MOST)} waited. No leader changed by it."
+    return Incident(f"Broker {row.broker_id} silent from {clock(row.begin)}", text, tuple(steps))
 
 
 def _of_controllers(before: Any, after: Any) -> Incident:

@@ -160,7 +160,9 @@ def _calls(of: Frames) -> DataFrame:
         & (f.col("time") >= f.col("earliest"))
         & ((f.col("open_until") >= _later("begin", -_UNDER_WAY_S)) | (f.col("open_until") == f.col("time")))
     )
-    is_late = ~f.col("planned") | (f.col("latency_ms") >= THRESHOLDS.outage_ms)
+    soon = outages.TOGETHER // datetime.timedelta(seconds=1)
+    is_late = (f.col("latency_ms") >= THRESHOLDS.outage_ms) & (f.col("time") < _later("end", soon))
+    is_late |= ~f.col("planned")
     is_stuck = f.col("errors").isNotNull() & is_late
     phase = (
         f.when(to_old_leader & (f.col("time") > f.col("begin")) & (is_lost | is_stuck), "during")

@@ -238,6 +238,7 @@ def _length(row: Any) -> float:
 def _finding(leader: int | None, rows: list[Any], found: Results) -> Finding:
     ended, never = [row for row in rows if row.to_leader is not None], [row for row in rows if row.to_leader is None]
     worst = max(ended or never, key=_length)
+    back = [row for row in found.silences if (row.broker_id, row.begin) == (leader, worst.sign_time) and row.end]
     text = f"{count(len(rows), 'partition')}{'' if leader is None else f' of broker {leader}'} had no leader"
     if not ended:
         text += f" at the end: {_names(never)}"
@@ -251,12 +252,12 @@ def _finding(leader: int | None, rows: list[Any], found: Results) -> Finding:
             text += f"; {len(never):,} of them {'has' if len(never) == 1 else 'have'} none at the end: {_names(never)}"
     if worst.sign_time is not None:
         text += f". Last sign of life of broker {leader}: {worst.sign} at {clock(worst.sign_time)}"
-        silent = [row for row in found.silences if (row.broker_id, row.begin) == (leader, worst.sign_time)]
-        if worst.back_time is None and silent and silent[0].end is not None:
-            text += f", the next at {clock(silent[0].end)}"
+        if worst.back_time is None and back:
+            text += f", the next at {clock(back[0].end)}"
     if worst.announced_ms is not None and worst.real_ms is not None:
         text += f"; announced without a leader for {duration(worst.announced_ms)}"
-    evidence = tuple(dict.fromkeys(place for row in [worst, *never[:1]] for place in evidence_of(row)))
+    shown = [place for row in [worst, *never[:1]] for place in evidence_of(row)]
+    evidence = tuple(dict.fromkeys([*shown, *(evidence_of(row)[-1] for row in back)]))
     return Finding("warning", f"{text} ({packets([packet for _, packet in evidence])}).", evidence)
 
 

@@ -25,13 +25,17 @@ CLOSED: Final = "closed a connection"
 #: A shorter time without a sign of life is none.
 _SHORTEST_MS = 500
 
-#: A request that was sent earlier before a silence waits for something else; and how many of those that wait are named.
-_IN_FLIGHT_MS, _NAMED = 1000, 3
+#: A request that was sent earlier before a silence waits for something else, and a broker that closed connections less
+#: than this before it went down.
+_IN_FLIGHT_MS = 1000
+
+#: Of the requests that wait so many are named.
+_NAMED = 3
 
 TABLE = Table(
     "silences",
     "A broker without a sign of life for half a second or longer, while requests waited for it that it usually answers "
-    "in less than half of that time. Consumers' fetches, Produce, which waits for replicas, JoinGroup and SyncGroup do "
+    "in a third of that time. Consumers' fetches, Produce, which waits for replicas, JoinGroup and SyncGroup do "
     "not count.",
     (
         Column("broker_id", pa.int32(), ""),
@@ -75,16 +79,18 @@ def silences(exchanges: DataFrame, shown: DataFrame, *, is_long: bool) -> DataFr
     """The table; ``shown`` are ``signs``. A broker whose connections were closed was down: that is no silence."""
     capture_end = exchanges.agg(f.max(f.coalesce("response_time", "time")).alias("time"))
     lasts = shown.select("broker_id").distinct().crossJoin(capture_end)
-    gaps = (
-        with_running(
-            shown.unionByName(lasts, allowMissingColumns=True), LAST, f.struct("time", "packet", "file", "kind"),
-            "last", keys=["broker_id"], order=["time", "packet"], before=True, is_long=is_long,
+    gaps = shown.unionByName(lasts, allowMissingColumns=True)
+    closed = f.when(f.col("kind").startswith(CLOSED), f.col("time"))
+    for value, name in ((f.struct("time", "packet", "file", "kind"), "last"), (closed, "closed")):
+        gaps = with_running(
+            gaps, LAST, value, name, keys=["broker_id"], order=["time", "packet"], before=True, is_long=is_long
         )
-        .withColumn("silent_ms", milliseconds("last.time", "time"))
-        .where(f.col("silent_ms") >= _SHORTEST_MS)
-        .where(~f.col("last.kind").startswith(CLOSED))
+    was_closing = f.coalesce(milliseconds("closed", "last.time") <= _IN_FLIGHT_MS, f.lit(False))
+    gaps = (
+        gaps.withColumn("silent_ms", milliseconds("last.time", "time"))
+        .where((f.col("silent_ms") >= _SHORTEST_MS) & ~was_closing)
         .select("broker_id", "last", "silent_ms", f.struct("time", "packet", "file").alias("next"))
-    )  # fmt: skip
+    )
     requests = exchanges.where(f.col("answered") & f.col("broker_id").isNotNull() & _is_prompt())
     usual = requests.groupBy(f.col("api").alias("same_api")).agg(
         f.percentile("latency_ms", f.lit(0.9)).alias("usual_ms")
@@ -97,8 +103,12 @@ def silences(exchanges: DataFrame, shown: DataFrame, *, is_long: bool) -> DataFr
         (f.col("asked") == f.col("broker_id"))
         & (f.col("time") < f.col("next.time"))
         & (milliseconds("time", "last.time") <= _IN_FLIGHT_MS)
-        & f.coalesce(f.col("response_time") >= f.col("next.time"), f.col("time") > f.col("last.time"))
-        & (milliseconds("time", "next.time") >= f.greatest(f.lit(_SHORTEST_MS), 2 * f.coalesce("usual_ms", f.lit(0)))),
+        # a response may be missing in the capture only
+        & f.coalesce(
+            f.col("response_time") >= f.col("next.time"),
+            (f.col("time") > f.col("last.time")) | (f.col("silent_ms") >= 4 * _SHORTEST_MS),
+        )
+        & (milliseconds("time", "next.time") >= f.greatest(f.lit(_SHORTEST_MS), 3 * f.coalesce("usual_ms", f.lit(0)))),
     )
     first = Window.partitionBy("broker_id", "last").orderBy("time", "packet")
     named = f.when(f.col("nth") <= _NAMED, f.struct("nth", "packet", "file"))
@@ -153,17 +163,20 @@ def run(of: Frames) -> DataFrame:
     return of.silences.orderBy("begin", "broker_id")
 
 
-def findings(found: Results) -> Iterator[Finding]:
+def untold(found: Results) -> list[Any]:
     """The silences that are not told as outages."""
     least = found.thresholds.outage_ms
     told = {
         (row.from_leader, row.sign_time) for row in found.outages
         if row.to_leader is None or (row.real_ms is not None and row.real_ms >= least)
     }  # fmt: skip
+    return [row for row in found.silences if row.silent_ms >= least and (row.broker_id, row.begin) not in told]
+
+
+def findings(found: Results) -> Iterator[Finding]:
     brokers: dict[int, list[Any]] = {}
-    for row in found.silences:
-        if row.silent_ms >= least and (row.broker_id, row.begin) not in told:
-            brokers.setdefault(row.broker_id, []).append(row)
+    for row in untold(found):
+        brokers.setdefault(row.broker_id, []).append(row)
     for broker_id, rows in brokers.items():
         worst = max(rows, key=lambda row: row.silent_ms)
         text = f"Broker {broker_id} was silent for {duration(worst.silent_ms)}, {_span(worst)}"
