@@ -146,7 +146,13 @@ def _calls(of: Frames) -> DataFrame:
     )
     last = of.connections.select(f.col("connection").alias("used"), f.col("last_time").alias("open_until"))
     exchanges = of.exchanges.where("api in ('Produce', 'Fetch') and answered")
-    calls = exchanges.join(last, f.col("connection") == f.col("used"), "left").select(
+    # a broker answers in order: the capture lost the response to what was sent before an answered request
+    answers = exchanges.groupBy(f.col("connection").alias("answering")).agg(
+        f.max(f.when(f.col("response_time").isNotNull(), f.col("time"))).alias("last_answered")
+    )
+    calls = exchanges.join(last, f.col("connection") == f.col("used"), "left").join(
+        answers, f.col("connection") == f.col("answering")
+    ).where("response_time is not null or last_answered is null or time >= last_answered").select(
         "client_id", "client", "api", "time", "packet", "file", "correlation_id", "response_time", "latency_ms",
         f.when(f.size(_of_leadership()) > 0, _of_leadership()).alias("errors"), "hit", "broker_id",
         f.coalesce("open_until", f.col("time")).alias("open_until"), _slot("time").alias("slot"),

@@ -95,8 +95,19 @@ def silences(exchanges: DataFrame, shown: DataFrame, *, is_long: bool) -> DataFr
     usual = requests.groupBy(f.col("api").alias("same_api")).agg(
         f.percentile("latency_ms", f.lit(0.9)).alias("usual_ms")
     )
-    asked = requests.join(f.broadcast(usual), f.col("api") == f.col("same_api")).select(
-        f.col("broker_id").alias("asked"), _who().alias("who"), "time", "packet", "file", "response_time", "usual_ms"
+    of_others = f.col("sender_broker_id").isNull() | (f.col("sender_broker_id") != f.col("broker_id"))
+    asked = (
+        requests.where(of_others)
+        .join(f.broadcast(usual), f.col("api") == f.col("same_api"))
+        .select(
+            f.col("broker_id").alias("asked"),
+            _who().alias("who"),
+            "time",
+            "packet",
+            "file",
+            "response_time",
+            "usual_ms",
+        )
     )
     waited = asked.join(
         f.broadcast(gaps),

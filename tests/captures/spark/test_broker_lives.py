@@ -84,6 +84,8 @@ def test_a_broker_that_is_down_is_not_silent(spark):
              "end_address": "10.0.0.1", "end_port": 9093, "connection": "d"}  # fmt: skip
     given = [*fetches(0, 10), {**REPLICA, "time": 11, **answer(11, 2, 7)}, *fetches(13, 15)]
     assert silent(known(of(spark, given, connections=[ended]))) == []
+    to_itself = {"api": "AlterPartition", "is_control": False, "answered": True, "sender_broker_id": 1, "time": 10}
+    assert silent(known(of(spark, [*fetches(0, 10), to_itself, *fetches(13, 15)]))) == []
     as_controller = {"controller_id": 1, "time": 10.5, "packet": 300}  # which may go on for a moment
     assert silent(known(of(spark, [*given, as_controller], connections=[ended]))) == []
     long_before = ended | {"end_time": START + datetime.timedelta(seconds=8)}
@@ -235,4 +237,19 @@ def test_a_lookup_that_fails_again_and_again_is_a_warning():
     )
     assert texts["note"].startswith(
         "Metadata: 52 x UNKNOWN_TOPIC_OR_PARTITION from broker 1 to 'new' and 'slow', for orders,"
+    )
+
+
+def test_two_clusters_in_one_capture_are_told_first():
+    def endpoint(broker_id, port, first, last):
+        return row_of("endpoints", broker_id=broker_id, listener="DATA", host="h", port=port,
+                      first_time=START + datetime.timedelta(seconds=first),
+                      last_time=START + datetime.timedelta(seconds=last))  # fmt: skip
+
+    apart = [endpoint(1, 9092, 0, 10), endpoint(2, 9093, 0, 10), endpoint(2, 9094, 11, 20)]  # 2 moved
+    assert list(ANALYSES["zombies"].findings(found(endpoints=apart))) == []
+    (finding,) = ANALYSES["zombies"].findings(found(endpoints=[*apart, endpoint(1, 1092, 5, 6)]))
+    assert finding.text == (
+        "This is the traffic of more than one cluster: broker 1 was announced at several addresses at the same time. "
+        "What follows mixes them up: analyse each by itself, with --ports."
     )

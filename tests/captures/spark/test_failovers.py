@@ -24,10 +24,12 @@ def answered(time, seconds, **more):
 
 
 def failovers(spark, given, states, connections=()):
-    """Port 1 is broker 1, port 2 is broker 2."""
-    frames = of(spark, given, states)
+    """Port 1 is broker 1, port 2 is broker 2. Requests have connections of their own, unless they say otherwise."""
+    frames = of(spark, [{"connection": str(n), **each} for n, each in enumerate(given)], states)
     exchanges = frames.exchanges.withColumn("broker_id", f.when(f.col("server_port") < 9, f.col("server_port")))
-    frames = frames._replace(exchanges=exchanges, connections=frame(spark, CONNECTIONS, connections))
+    frames = frames._replace(
+        exchanges=exchanges.localCheckpoint(eager=False), connections=frame(spark, CONNECTIONS, connections)
+    )
     return told_rows("failovers", ANALYSES["failovers"].run(frames))
 
 
@@ -46,6 +48,17 @@ def test_what_a_client_lost_by_closing_its_connection_is_not_of_a_failover(spark
     ends = [{"connection": name, "last_time": at} for name, at in (("closed", 17), ("open", 20))]
     (row,) = failovers(spark, given, MOVED, ends)
     assert (row.unanswered, row.packets) == (1, (3,))
+
+
+def test_what_the_capture_lost_is_not_lost_by_a_failover(spark):
+    """A broker answers in order: it answered the second request of its connection, so it answered the first."""
+    to = {"server_port": 1, "connection": "c"}
+    given = [
+        {**LIFE, "time": 20, "sender_broker_id": 1}, {**ASKED, **to, "time": 18}, answered(18.5, 0.1, **to),
+        {**ASKED, **to, "time": 19}, {**LIFE, "time": 40},
+    ]  # fmt: skip
+    (row,) = failovers(spark, given, MOVED)
+    assert (row.unanswered, row.packets) == (1, (4,))
 
 
 def test_errors_that_a_change_of_leaders_does_not_explain_are_not_of_a_failover(spark):
