@@ -1,6 +1,7 @@
 """When brokers lived, as the analyses tell it: silences, deaths, returns, and what was done after a death.
 
-Covers: kce.captures.spark.analyses.silences, kce.captures.spark.analyses.zombie_leaders
+Covers: kce.captures.spark.analyses.silences, kce.captures.spark.analyses.zombie_leaders,
+kce.captures.spark.analyses.zombies
 """
 
 from __future__ import annotations
