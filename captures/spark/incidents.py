@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kce.captures.spark.analyses import failovers, outages
+from kce.captures.spark.analyses import failovers, outages, silences
 from kce.captures.spark.analyses.analysis import Look, Place, Results
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
 
@@ -47,7 +47,7 @@ class Incident(NamedTuple):
 
 
 def incidents(found: Results) -> list[Incident]:
-    """Outages of partitions and changes of the controller, in the order of time."""
+    """Outages of partitions, other silences of brokers and changes of the controller, in the order of time."""
     told: list[Incident] = []
     explained: set[tuple[int, int]] = set()
     for leader, rows in outages.incidents(found):
@@ -57,13 +57,14 @@ def incidents(found: Results) -> list[Incident]:
         hit = failovers.of_outage(found, leader, rows)[:MOST]
         clients = tuple(Suffering(failovers.text_of(row), evidence_of(row)[:MOST]) for row in hit)
         told.append(_incident(leader, rows, steps, controller)._replace(clients=clients))
+    told += map(_of_silence, silences.untold(found))
     for before, after in pairwise(found.controllers):
         if (after.controller_epoch, after.controller_id) not in explained:
             told.append(_of_controllers(before, after))
     return sorted(told, key=lambda incident: incident.steps[0].time)
 
 
-def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], Any]:
+def _steps(found: Results, leader: int | None, rows: list[Any]) -> tuple[list[Step], Any]:
     """The steps of a leader's outage, and the controller that was elected meanwhile, if one was."""
     steps: list[Step] = []
     signs = [row for row in rows if row.sign_time is not None]
@@ -99,6 +100,10 @@ def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], An
     steps += _news(found, [row for row in rows if row.leader_time is not None])
     announced = min(row.leader_time or row.leaderless_time for row in rows)
     steps += _clients_back(found, begin, announced, max(step.time for step in steps))
+    back = [row for row in found.silences if row.broker_id == leader and row.begin == begin and row.end is not None]
+    for row in back:
+        text = f"broker {leader} showed life again, after {duration(row.silent_ms)}"
+        steps.append(Step("old leader back", row.end, text, "wait", evidence_of(row)[-1]))
     steps.sort(key=lambda step: step.time)
     if len(steps) > 1 and steps[0].name == "trigger":
         steps[1] = steps[1]._replace(look="silence")
@@ -142,11 +147,11 @@ def _clients_back(
         yield Step("clients back", until, text, "wait", (row.files[-1], row.packets[-1]))
 
 
-def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) -> Incident:
+def _incident(leader: int | None, rows: list[Any], steps: list[Step], controller: Any) -> Incident:
     names = some([f"{row.topic}-{row.partition}" for row in rows], 5)
     ended = [row for row in rows if row.leader_time is not None]
-    text = f"{count(len(rows), 'partition')} led by broker {leader} lost {'its' if len(rows) == 1 else 'their'} leader"
-    text += f" ({names})."
+    whose = "" if leader is None else f" led by broker {leader}"
+    text = f"{count(len(rows), 'partition')}{whose} lost {'its' if len(rows) == 1 else 'their'} leader ({names})."
     if steps and steps[0].name == "trigger":
         text += f" {steps[0].text[:1].upper()}{steps[0].text[1:]} at {clock(steps[0].time)}."
     if controller is not None:
@@ -162,9 +167,22 @@ def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) 
         announced = [row.announced_ms for row in ended if row.announced_ms is not None]
         text += f", announced for {duration(max(announced))}." if announced else "."
     for step in steps:
-        if step.name in ("metadata spread", "clients back"):
+        if step.name in ("metadata spread", "old leader back", "clients back"):
             text += f" {step.text[:1].upper()}{step.text[1:]} at {clock(step.time)}."
-    return Incident(f"Broker {leader} silent from {clock(steps[0].time)}", text, tuple(steps))
+    what = "Partitions without a leader" if leader is None else f"Broker {leader} silent"
+    return Incident(f"{what} from {clock(steps[0].time)}", text, tuple(steps))
+
+
+def _of_silence(row: Any) -> Incident:
+    """A broker that was silent and did not lose partitions by it."""
+    first, *_, last = evidence_of(row)
+    steps = [Step("trigger", row.begin, f"last sign of life of broker {row.broker_id}: {row.sign}", "silence", first)]
+    if row.end is not None:
+        steps.append(Step("back", row.end, f"broker {row.broker_id} showed life again", "silence", last))
+    text = f"Broker {row.broker_id} showed no sign of life for {duration(row.silent_ms)}"
+    text += ", to the end of the capture" * (row.end is None)
+    text += f", while {count(row.waiting, 'request')} of {some(row.clients, MOST)} waited. No leader changed by it."
+    return Incident(f"Broker {row.broker_id} silent from {clock(row.begin)}", text, tuple(steps))
 
 
 def _of_controllers(before: Any, after: Any) -> Incident:

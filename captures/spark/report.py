@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ MAX_EVIDENCE = 12
 
 #: Characters that HTML does not allow; names of topics and clients may hold any.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+#: The packets that a finding names at its end.
+_PACKETS = re.compile(r" \(packets? [0-9][0-9, ]*(and [0-9]+ more)?\)(?=\.$)")
 
 _SCRIPT = Markup((Path(__file__).parent / "templates" / "report.js").read_text())  # noqa: S704 - our own
 
@@ -146,7 +150,9 @@ def _drawn(findings: Findings, name: str, section: Section, cell: Callable[[obje
 
 
 def _with_evidence(finding: Finding) -> tuple[Finding, tuple[Place, ...]]:
-    return finding, finding.evidence[:MAX_EVIDENCE]
+    """The packets are shown as links below the text, so that it need not list them."""
+    places = finding.evidence[:MAX_EVIDENCE]
+    return replace(finding, text=_PACKETS.sub("", finding.text)) if places else finding, places
 
 
 def _ticks(axis: Axis) -> list[tuple[str, str]]:

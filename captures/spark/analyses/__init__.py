@@ -16,10 +16,10 @@ from kce.captures.spark.analyses.analysis import Analysis
 
 #: In the order of their tables in docs/schema.md and in everything that is printed.
 NAMES = (
-    "requests", "controllers", "leadership", "outages", "failovers", "clients", "errors", "slow_controls", "departures",
-    "latency", "fenced",
-    "stale_partitions", "zombies", "overlaps", "churn", "unclean_elections", "isr_changes", "isr_storms", "bounces",
-    "control_behind_data", "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances",
+    "requests", "controllers", "leadership", "outages", "silences", "failovers", "clients", "errors", "slow_controls",
+    "departures", "latency", "fenced", "stale_partitions", "zombies", "overlaps", "zombie_leaders", "churn",
+    "unclean_elections", "isr_changes", "isr_storms", "bounces", "control_behind_data",
+    "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances",
     "regressions", "transport",
 )  # fmt: skip
 

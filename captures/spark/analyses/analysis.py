@@ -29,8 +29,8 @@ class Frames(NamedTuple):
 
     ``exchanges`` and ``partitions`` have the columns that ``at_listeners`` adds: ``broker_id``, ``listener``,
     ``broker``. Several analyses share ``controls`` (the exchanges of control requests), ``states``
-    (``common.accepted_states``), ``leaders`` (``common.leader_changes``), ``versions`` (``common.state_versions``) and
-    ``moves`` (``outages.moves``). ``inputs.frames`` makes them.
+    (``common.accepted_states``), ``leaders`` (``common.leader_changes``), ``versions`` (``common.state_versions``),
+    ``silences`` (``silences.silences``) and ``moves`` (``outages.moves``). ``inputs.frames`` makes them.
     """
 
     exchanges: DataFrame
@@ -41,6 +41,7 @@ class Frames(NamedTuple):
     states: DataFrame
     leaders: DataFrame
     versions: DataFrame
+    silences: DataFrame
     moves: DataFrame
     is_long: bool  #: whether histories are cut, so that none is one task (``running``)
 

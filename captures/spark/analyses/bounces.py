@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import STALE, as_table
+from kce.captures.spark.analyses.common import STALE, as_table, with_shutdowns
 from kce.captures.spark.analyses.running import LAST, TOTAL, with_running
 from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import FILE, TIME, Column, Table
@@ -26,6 +26,7 @@ TABLE = Table(
         Column(
             "last_time", TIME, "when it was last addressed, or named, as it was before; null if it was down at first"
         ),
+        Column("shutdown_time", TIME, "when it was granted a controlled shutdown in between; null if it was not"),
         Column("back_time", TIME, "when requests or broker lists first included it again"),
         FILE,
         Column("packet", pa.int64(), "number of the packet that does so"),
@@ -40,6 +41,7 @@ def run(of: Frames) -> DataFrame:
     named = _named(of)
     by_name = _by_name(named, is_long=of.is_long).join(known, "broker_id", "left_anti")
     found = _by_epoch(with_epochs).unionByName(by_name).unionByName(_down_at_first(named, of.states))
+    found = with_shutdowns(found, of.exchanges, since="last_time", until="back_time")
     return as_table(TABLE, found).orderBy("back_time", "broker_id")
 
 
@@ -118,6 +120,8 @@ def findings(found: Results) -> Iterator[Finding]:
         times = ", ".join(f"{row.back_time:%H:%M:%S}" for row in rows[:MOST])
         often = "once" if len(rows) == 1 else count(len(rows), "time")
         text = f"Broker {broker_id} came back {often}, at {times}{' and later' * (len(rows) > MOST)}"
+        if planned := sum(row.shutdown_time is not None for row in rows):
+            text += f", {'' if planned == len(rows) else f'{planned} of them '}after a controlled shutdown"
         for row in rows[:MOST]:
             if kept := _kept(found, row):
                 text += f"; at {row.back_time:%H:%M:%S} it was the leader of {count(len(kept), 'partition')} still, as "
@@ -136,4 +140,4 @@ def _kept(found: Results, bounce: Any) -> list[str]:
     ]  # fmt: skip
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=10, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=12, findings=findings)

@@ -30,7 +30,12 @@ TABLE = Table(
         Column("connections", pa.int64(), "how many it used"),
         Column("p50_ms", pa.float64(), "median latency"),
         Column("max_ms", pa.float64(), "longest latency"),
-        Column("gap_ms", pa.float64(), "longest time between two good responses"),
+        Column(
+            "gap_ms",
+            pa.float64(),
+            "longest time between two good responses, or from the last good one to the last request "
+            "that got no response",
+        ),
         Column("gap_time", TIME, "when that gap began"),
         *SPAN,
         *evidence_columns("the requests of the good responses before and after the gap"),
@@ -64,11 +69,23 @@ def run(of: Frames) -> DataFrame:
         f.max("latency_ms").alias("max_ms"),
         f.min("time").alias("first_time"),
         f.max("time").alias("last_time"),
+        f.max(f.when(f.expr("answered and response_time is null"), f.col("time"))).alias("last_lost"),
+        f.max(f.when(f.expr(good), f.struct("response_time", place.alias("place")))).alias("last_good"),
     )
+    # to the last request that got no response, if no good one followed
+    open_gap = f.struct(
+        milliseconds("last_good.response_time", "last_lost").alias("gap_ms"),
+        f.col("last_good.response_time").alias("before"), f.col("last_good.place").alias("place_before"),
+        f.lit(None).cast("struct<packet: bigint, file: string>").alias("place"),
+    )  # fmt: skip
+    is_longer = f.coalesce(open_gap.getField("gap_ms") > f.coalesce("gap.gap_ms", f.lit(0)), f.lit(False))
     both = f.filter(f.array("gap.place_before", "gap.place"), lambda each: each.isNotNull())
     joined = counted.join(gaps, [counted[name].eqNullSafe(gaps[name]) for name in key], "left").select(
-        *(counted[name] for name in counted.columns),
-        f.coalesce(counted["client_id"].rlike(FETCHER), f.lit(False)).alias("is_replica"),
+        *(counted[name] for name in counted.columns), f.when(is_longer, open_gap).otherwise(f.col("gap")).alias("gap")
+    )
+    joined = joined.select(
+        *joined.columns,
+        f.coalesce(joined["client_id"].rlike(FETCHER), f.lit(False)).alias("is_replica"),
         f.col("gap.gap_ms").alias("gap_ms"),
         f.col("gap.before").alias("gap_time"),
         f.coalesce(f.transform(both, lambda each: each.getField("packet")), f.array()).alias("packets"),
@@ -89,7 +106,8 @@ def findings(found: Results) -> Iterator[Finding]:
             text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
         if errors := _errors(found, row):
             text += f". Errors: {errors}"
-        yield Finding("note", f"{text} ({packets(row.packets)}).", tuple(zip(row.files, row.packets, strict=True)))
+        text += f" ({packets(row.packets)})" if row.packets else ""
+        yield Finding("note", f"{text}.", tuple(zip(row.files, row.packets, strict=True)))
     if len(suffered) > MOST:
         yield Finding("note", f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients.")
 
@@ -117,7 +135,7 @@ def _errors(found: Results, row: Any) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=23,
+    rank=25,
     findings=findings,
     section=Section(
         position=48,

@@ -98,4 +98,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=13, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=15, findings=findings)

@@ -141,7 +141,7 @@ def chart(found: Results) -> Chart | None:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=14,
+    rank=16,
     findings=findings,
     section=Section(
         position=10,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.common import as_table, with_shutdowns
 from kce.captures.spark.analyses.words import clock
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
@@ -19,6 +20,7 @@ TABLE = Table(
     (
         Column("broker_id", pa.int32(), ""),
         Column("last_time", TIME, "when it was last named alive"),
+        Column("shutdown_time", TIME, "when it was granted a controlled shutdown; null if it was not"),
         Column("gone_time", TIME, "when it was first missing after that"),
         FILE,
         Column("packet", pa.int64(), "number of the packet without it"),
@@ -41,6 +43,7 @@ def run(of: Frames) -> DataFrame:
             f.col("first.packet").alias("packet"),
         )
     )  # fmt: skip
+    without = with_shutdowns(without, of.exchanges, since="last_time", until="gone_time")
     return as_table(TABLE, without).orderBy("gone_time", "broker_id")
 
 
@@ -48,10 +51,14 @@ def findings(found: Results) -> Iterator[Finding]:
     for row in found.departures:
         yield Finding(
             "warning",
-            f"Broker {row.broker_id} left the cluster and did not come back: first missing among the live brokers at "
-            f"{clock(row.gone_time)} (packet {row.packet}).",
+            f"Broker {row.broker_id} left the cluster{_how(row)} and did not come back: first missing among the live "
+            f"brokers at {clock(row.gone_time)} (packet {row.packet}).",
             ((row.file, row.packet),),
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=9, findings=findings)
+def _how(row: Any) -> str:
+    return "" if row.shutdown_time is None else f" by a controlled shutdown at {clock(row.shutdown_time)}"
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=11, findings=findings)

@@ -58,4 +58,4 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding("alarm", f"{count(more, 'other leader epoch')} with different leaders.")
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=5, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=7, findings=findings)

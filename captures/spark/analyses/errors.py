@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from kce.captures.spark.analyses.analysis import (
     Mark,
     Results,
     Section,
+    Severity,
     Shown,
 )
 from kce.captures.spark.analyses.common import FETCHER, as_table, evidence, numbered, span, topic_names
@@ -81,6 +83,9 @@ _EXPLAINED = (ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH)
 
 #: Clients look for topics and coordinators that are being created.
 _LOOKUPS = frozenset({"Metadata", "FindCoordinator"})
+
+#: A lookup that still fails after so many tries and seconds looks for what nobody creates.
+_TRIES, _PATIENCE = 5, datetime.timedelta(seconds=5)
 
 #: Errors of coordinators that are not ready yet, after which clients try again at once.
 _NOT_YET = frozenset({"COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS"})
@@ -182,27 +187,49 @@ def _mark(row: Any, look: Look) -> Mark:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    groups: dict[tuple[str, str, bool], list[Any]] = {}
-    for row in found.errors:
-        if row.error_code not in (*_ORDINARY, *_EXPLAINED):
-            groups.setdefault((row.api, row.error, _is_replica(row)), []).append(row)
+    told = [row for row in found.errors if row.error_code not in (*_ORDINARY, *_EXPLAINED)]
+    vain = _vain(told)
+    groups: dict[tuple[str, str, Severity], list[Any]] = {}
+    for row in told:
+        groups.setdefault((row.api, row.error, _severity(row, vain)), []).append(row)
     by_damage = sorted(groups.items(), key=lambda group: -sum(row.count for row in group[1]))
-    for (api, error, of_replicas), rows in by_damage[: 2 * MOST]:
-        yield _finding(api, error, of_replicas, rows)
+    for (api, error, severity), rows in by_damage[: 2 * MOST]:
+        yield _finding(api, error, severity, rows)
     if len(by_damage) > 2 * MOST:
         yield Finding("note", f"{count(len(by_damage) - 2 * MOST, 'other error')}, see the table of errors.")
+
+
+def _vain(rows: list[Any]) -> set[tuple[Any, ...]]:
+    """What clients look up again and again, of whatever broker they ask."""
+    of_one: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        if row.api in _LOOKUPS:
+            of_one.setdefault(_lookup(row), []).append(row)
+    return {
+        lookup for lookup, each in of_one.items()
+        if sum(row.count for row in each) >= _TRIES
+        and max(row.last_time for row in each) - min(row.first_time for row in each) >= _PATIENCE
+    }  # fmt: skip
+
+
+def _lookup(row: Any) -> tuple[Any, ...]:
+    return row.api, row.client_id, row.client, row.topic, row.error
+
+
+def _severity(row: Any, vain: set[tuple[Any, ...]]) -> Severity:
+    if _is_replica(row) or row.error in _NOT_YET or (row.api in _LOOKUPS and _lookup(row) not in vain):
+        return "note"
+    return "warning"
 
 
 def _is_replica(row: Any) -> bool:
     return _FETCHER.match(row.client_id or "") is not None
 
 
-def _finding(api: str, error: str, of_replicas: bool, rows: list[Any]) -> Finding:
+def _finding(api: str, error: str, severity: Severity, rows: list[Any]) -> Finding:
     first, last = min(row.first_time for row in rows), max(row.last_time for row in rows)
-    who = "replicas" if of_replicas else listed(sorted({_who(row) for row in rows})[:MOST])
-    partitions = sorted(
-        {f"{row.topic}-{row.partition}" for row in rows if row.topic is not None and row.partition is not None}
-    )
+    who = listed(sorted({_who(row) for row in rows})[:MOST])
+    partitions = sorted({_partition(row) for row in rows if row.topic is not None})
     text = f"{api}: {sum(row.count for row in rows):,} x {error} from {_brokers(rows)} to {who}"
     if partitions:
         text += f", for {some(partitions, MOST)}"
@@ -212,7 +239,7 @@ def _finding(api: str, error: str, of_replicas: bool, rows: list[Any]) -> Findin
         text += f"; answered after up to {slowest / 1000:.1f} s"
     places = sorted({place for row in rows for place in evidence_of(row)})
     return Finding(
-        "note" if of_replicas or api in _LOOKUPS or error in _NOT_YET else "warning",
+        severity,
         f"{text} ({packets([packet for _, packet in places])}).",
         tuple(places),
     )
@@ -221,6 +248,8 @@ def _finding(api: str, error: str, of_replicas: bool, rows: list[Any]) -> Findin
 def _who(row: Any) -> str:
     """Brokers and controllers send requests under their broker id."""
     name = row.client_id or row.client
+    if _is_replica(row):
+        return "replicas"
     if row.is_control or row.api in _OF_BROKERS:
         return f"{'controller' if row.is_control else 'broker'} {name}"
     return repr(name)
@@ -234,7 +263,7 @@ def _brokers(rows: list[Any]) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=11,
+    rank=13,
     findings=findings,
     section=Section(
         position=47,

@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses import outages
-from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.analysis import THRESHOLDS, Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, is_replica, topic_names
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
 from kce.captures.tables.rows import TIME, Column, Table, evidence_columns
+from kce.wire import ErrorCode
 
 #: Before and after a failover are so long.
 _AROUND_S = 10
@@ -25,6 +26,14 @@ _MOST_IN_FLIGHT_S, _OPEN_S = 120, 60
 
 #: A request of the last second of the capture may be answered after it.
 _UNDER_WAY_S = 1
+
+#: Errors of requests to brokers that do not lead, or whose followers are gone.
+_OF_LEADERSHIP = (
+    ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID,
+)  # fmt: skip
 
 #: Requests that a row names.
 _NAMED = 20
@@ -52,8 +61,10 @@ TABLE = Table(
                 Column(f"{phase}_max_ms", pa.float64(), "longest"),
             )
         ),
-        Column("failed", pa.int64(), "requests during it with an error, at the top level or of a partition"),
-        Column("unanswered", pa.int64(), "requests during it without a response"),
+        Column("failed", pa.int64(), "requests during it with an error that a change of leaders explains, and such "
+               "requests to the old leader in the 10 s after it"),
+        Column("unanswered", pa.int64(), "requests during it without a response, and those to the old leader in the "
+               "10 s after it"),
         Column("hit", pa.list_(pa.string()), "topics whose requests failed, were late or got no response during it, "
                "the longest hit first"),
         Column("hit_ms", pa.list_(pa.float64()), "of each topic, from the first such request to the last one's "
@@ -106,7 +117,8 @@ def _calls(of: Frames) -> DataFrame:
     apart = f.unix_micros("began") - f.unix_micros(f.lag("began").over(in_order)) > together_us
     of_one_leader = Window.partitionBy("from_leader", "planned").orderBy("begin")
     failovers = (
-        of.moves.withColumns(
+        of.moves.where("from_leader is not null")
+        .withColumns(
             {
                 "moment": moment,
                 "began": f.coalesce("sign_time", "leaderless_time", "leader_time"),
@@ -125,35 +137,63 @@ def _calls(of: Frames) -> DataFrame:
         .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
         .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
         .withColumn("earliest", f.greatest(_later("begin", -_AROUND_S), f.lag("begin").over(of_one_leader)))
-        .drop("planned", "number", "last", "is_open")
+        .drop("number", "last", "is_open")
         .crossJoin(of.exchanges.agg(f.max(f.coalesce("response_time", "time")).alias("capture_end")))
     )
     # joined by slots of time, for there may be many of both
     slot = f.sequence(
         _slot(_later("begin", -_AROUND_S - _MOST_IN_FLIGHT_S)), _slot(_later("end", _AROUND_S)), f.lit(1).cast("bigint")
     )
-    calls = of.exchanges.where("api in ('Produce', 'Fetch') and answered").select(
-        "client_id", "client", "api", "time", "packet", "file", "response_time", "latency_ms", "errors", "hit",
-        "broker_id", _slot("time").alias("slot"),
+    last = of.connections.select(f.col("connection").alias("used"), f.col("last_time").alias("open_until"))
+    exchanges = of.exchanges.where("api in ('Produce', 'Fetch') and answered")
+    # a broker answers in order: the capture lost the response to what was sent before an answered request
+    answers = exchanges.groupBy(f.col("connection").alias("answering")).agg(
+        f.max(f.when(f.col("response_time").isNotNull(), f.col("time"))).alias("last_answered")
+    )
+    calls = exchanges.join(last, f.col("connection") == f.col("used"), "left").join(
+        answers, f.col("connection") == f.col("answering")
+    ).where("response_time is not null or last_answered is null or time >= last_answered").select(
+        "client_id", "client", "api", "time", "packet", "file", "correlation_id", "response_time", "latency_ms",
+        f.when(f.size(_of_leadership()) > 0, _of_leadership()).alias("errors"), "hit", "broker_id",
+        f.coalesce("open_until", f.col("time")).alias("open_until"), _slot("time").alias("slot"),
     )  # fmt: skip
     answered = f.col("response_time")
+    to_old_leader = f.coalesce(f.col("broker_id") == f.col("from_leader"), f.lit(False))
     is_lost = answered.isNull() & (f.col("time") < _later("capture_end", -_UNDER_WAY_S))
-    # what was sent before it got lost with the old leader, and not in an earlier failover
-    of_leader = f.coalesce(f.col("broker_id") == f.col("from_leader"), f.lit(True))
-    is_lost &= (f.col("time") >= f.col("begin")) | (of_leader & (f.col("time") >= f.col("earliest")))
+    # what was sent before it got lost with the old leader, not with a client's connection or in an earlier failover
+    is_lost &= (f.col("time") >= f.col("begin")) | (
+        (to_old_leader | f.col("broker_id").isNull())
+        & (f.col("time") >= f.col("earliest"))
+        & ((f.col("open_until") >= _later("begin", -_UNDER_WAY_S)) | (f.col("open_until") == f.col("time")))
+    )
+    soon = outages.TOGETHER // datetime.timedelta(seconds=1)
+    is_late = (f.col("latency_ms") >= THRESHOLDS.outage_ms) & (f.col("time") < _later("end", soon))
+    is_late |= ~f.col("planned")
+    is_stuck = f.col("errors").isNotNull() & is_late
     phase = (
-        f.when(f.col("time") > f.col("end"), "after")
+        f.when(to_old_leader & (f.col("time") > f.col("begin")) & (is_lost | is_stuck), "during")
+        .when(f.col("time") > f.col("end"), "after")
         .when(is_lost, "during")
         .when(answered.isNull(), f.lit(None))
         .when(answered >= f.col("begin"), "during")
         .when(f.col("time") >= _later("begin", -_AROUND_S), "before")
     )
+    of_one = Window.partitionBy("file", "packet", "correlation_id")
+    lost_with_own = f.max(is_lost & to_old_leader & (f.col("phase") == "during")).over(of_one)
+    in_outage = f.max((f.col("phase") == "during") & ~f.col("planned")).over(of_one)
     return (
         calls.join(f.broadcast(failovers.withColumn("slot", f.explode(slot))), "slot")
         .where(f.col("time") <= _later("end", _AROUND_S))
         .withColumn("phase", phase)
         .where("phase is not null")
+        .withColumns({"lost_with_own": lost_with_own & is_lost & ~to_old_leader, "in_outage": in_outage})
+        .where("not lost_with_own and (phase = 'during' or not in_outage)")
     )
+
+
+def _of_leadership() -> SqlColumn:
+    """The errors of a request that a change of leaders explains."""
+    return f.filter("errors", lambda error: error.getField("error_code").isin(*_OF_LEADERSHIP))
 
 
 def _later(time: str, seconds: int) -> SqlColumn:
@@ -201,7 +241,7 @@ def suffered(row: Any) -> bool:
     return bool(row.hit) and (row.before_max_ms is None or row.during_max_ms >= 2 * row.before_max_ms)
 
 
-def of_outage(found: Results, leader: int, rows: list[Any]) -> list[Any]:
+def of_outage(found: Results, leader: int | None, rows: list[Any]) -> list[Any]:
     """What clients suffered of an outage of ``outages.incidents``, the worst first."""
     moments = [row.leader_time or row.leaderless_time for row in rows]
     return [
@@ -212,14 +252,28 @@ def of_outage(found: Results, leader: int, rows: list[Any]) -> list[Any]:
 
 
 def findings(found: Results) -> Iterator[Finding]:
+    told = []
     for leader, rows in outages.incidents(found)[:MOST]:
         hit = of_outage(found, leader, rows)
-        for row in hit[:MOST]:
-            text = f"Failover of broker {leader} at {clock(row.begin)}: {text_of(row)} ({packets(row.packets)})."
-            yield Finding("note", text, evidence_of(row))
-        if len(hit) > MOST:
-            others = count(len(hit) - MOST, "other client")
-            yield Finding("note", f"{others} of broker {leader} suffered, too: see the table of failovers.")
+        told += hit
+        yield from _findings(f"Failover of broker {leader}", hit)
+    # a planned move, too, may cost clients more than the errors by which they learn of it
+    least = found.thresholds.outage_ms
+    others: dict[tuple[int, datetime.datetime], list[Any]] = {}
+    for row in found.failovers:
+        if row not in told and suffered(row) and max((row.during_max_ms or 0, *row.hit_ms)) >= least:
+            others.setdefault((row.from_leader, row.begin), []).append(row)
+    for leader, begin in list(others)[:MOST]:
+        yield from _findings(f"Leaders moved from broker {leader}", others[leader, begin])
+
+
+def _findings(what: str, hit: list[Any]) -> Iterator[Finding]:
+    for row in hit[:MOST]:
+        yield Finding(
+            "note", f"{what} at {clock(row.begin)}: {text_of(row)} ({packets(row.packets)}).", evidence_of(row)
+        )
+    if len(hit) > MOST:
+        yield Finding("note", f"{what}: {count(len(hit) - MOST, 'other client')} suffered, too: see the table.")
 
 
 def text_of(row: Any) -> str:
@@ -248,7 +302,7 @@ def _latency(median: float | None, longest: float | None) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=22,
+    rank=24,
     findings=findings,
     section=Section(
         position=46,

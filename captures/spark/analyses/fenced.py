@@ -49,9 +49,15 @@ def findings(found: Results) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"Broker {row.broker} refused {row.requests} {row.api} of {sender} with STALE_BROKER_EPOCH "
-                f"({packets(row.packets)}): a broker came back in between.",
+                f"({packets(row.packets)}): {_why(row)}.",
                 evidence_of(row),
             )
+
+
+def _why(row: Any) -> str:
+    if row.controller_id is not None:
+        return "the receiver had registered again since"
+    return "the sender's registration had expired, or it had registered again since"
 
 
 def _sender(row: Any) -> str:
@@ -63,7 +69,7 @@ def _sender(row: Any) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=7,
+    rank=9,
     findings=findings,
     section=Section(
         position=20,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-from kce.captures.spark.analyses import outages
+from kce.captures.spark.analyses import outages, silences
 from kce.captures.spark.analyses.analysis import Frames
 from kce.captures.spark.analyses.common import accepted_states, leader_changes, state_versions
 
@@ -19,5 +19,9 @@ def frames(
     controls = keep(exchanges.where("is_control"))
     states = keep(accepted_states(partitions))
     leaders, versions = keep(leader_changes(states)), keep(state_versions(states))
-    moves = keep(outages.moves(exchanges, connections, leaders, is_long=is_long))
-    return Frames(exchanges, controls, partitions, live_brokers, connections, states, leaders, versions, moves, is_long)
+    signs = keep(silences.signs(exchanges, connections))
+    silent = keep(silences.silences(exchanges, signs, is_long=is_long))
+    moves = keep(outages.moves(signs, silent, leaders, is_long=is_long))
+    return Frames(
+        exchanges, controls, partitions, live_brokers, connections, states, leaders, versions, silent, moves, is_long
+    )

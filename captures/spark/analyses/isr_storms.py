@@ -87,4 +87,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=12, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=14, findings=findings)

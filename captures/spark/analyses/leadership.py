@@ -101,7 +101,7 @@ def _epochs(row: Any) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=15,
+    rank=17,
     findings=findings,
     section=Section(
         position=40,

@@ -64,4 +64,4 @@ def findings(found: Results) -> Iterator[Finding]:
             )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=18, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=20, findings=findings)

@@ -1,7 +1,4 @@
-"""Partitions without a working leader: from the last sign of life of the old leader to the first news of the next.
-
-Signs of life of a broker: it answered a request, it sent one in its own name, or a connection to it ended.
-"""
+"""Partitions without a working leader: from the last sign of life of the old leader to the first news of the next."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from pyspark.sql import Column as SqlColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
+from kce.captures.spark.analyses import silences
 from kce.captures.spark.analyses.analysis import (
     THRESHOLDS,
     Analysis,
@@ -31,8 +29,6 @@ from kce.captures.spark.analyses.words import MOST, clock, count, duration, evid
 from kce.captures.tables.rows import FILE, PARTITION, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire.vocabulary import NO_LEADER
 
-_CLOSED = "closed a connection"
-
 #: Outages of one leader that began within this time are one incident, however long each lasts.
 TOGETHER: Final = datetime.timedelta(seconds=5)
 
@@ -41,14 +37,15 @@ TABLE = Table(
     "A change of a partition's leader, and how long the partition was without one.",
     (
         *PARTITION,
-        Column("from_leader", pa.int32(), ""),
+        Column("from_leader", pa.int32(), "null if the capture does not show it"),
         Column("to_leader", pa.int32(), "null if there was none until the end of the capture"),
         Column("sign", pa.string(), "the last sign of life of the old leader before these; null if unknown"),
         Column("sign_time", TIME, "when that was"),
+        Column("back_time", TIME, "when it showed life again before the next was announced; null if it did not"),
         Column("leaderless_time", TIME, "when the partition was announced to have no leader; null if it was not"),
         Column("leader_time", TIME, "when the next leader was first announced"),
         Column("announced_ms", pa.float64(), "from the announcement of no leader to that of the next"),
-        Column("real_ms", pa.float64(), "from the last sign of life to the announcement of the next leader"),
+        Column("real_ms", pa.float64(), "from the last sign of life to the next one, or else to the next leader"),
         *evidence_columns("the last sign of life, the announcement of no leader, and that of the next"),
     ),
 )
@@ -86,8 +83,8 @@ def run(of: Frames) -> DataFrame:
     return of.moves.orderBy(f.coalesce("leader_time", "leaderless_time"), "topic", "partition")
 
 
-def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, is_long: bool) -> DataFrame:
-    """Each change of a leader; ``leaders`` are ``common.leader_changes``."""
+def moves(signs: DataFrame, silent: DataFrame, leaders: DataFrame, *, is_long: bool) -> DataFrame:
+    """Each change of a leader: ``signs`` and ``silent`` are of ``silences``, ``leaders`` ``common.leader_changes``."""
     key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
     before = key.rowsBetween(Window.unboundedPreceding, -1)
     # a deleted partition has no leader whose successor would be missed
@@ -97,12 +94,14 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
         leaders.withColumns(
             {
                 "old": f.last(leader, ignorenulls=True).over(before),
+                "since": f.last(f.when(leader.isNotNull(), f.col("time")), ignorenulls=True).over(before),
                 "none": f.when(f.col("from_leader") == NO_LEADER, f.lag(place).over(key)),
                 "is_last": f.lead("time").over(key).isNull(),
                 "news": place,
             }
         )
-        .where(f"old >= 0 and (to_leader >= 0 or (to_leader = {NO_LEADER} and is_last))")
+        .where(f"(old >= 0 and to_leader >= 0) or (old is null and from_leader = {NO_LEADER} and to_leader >= 0) "
+               f"or (coalesce(old, 0) >= 0 and to_leader = {NO_LEADER} and is_last)")
         .withColumns(
             {
                 "none": f.when(f.col("to_leader") == NO_LEADER, f.col("news")).otherwise(f.col("none")),
@@ -110,28 +109,27 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
                 "new": f.when(f.col("to_leader") >= 0, f.col("to_leader")),
             }
         )
-        .select("topic", "topic_id", "partition", "old", "new", "none", "news")
+        .select("topic", "topic_id", "partition", "old", "since", "new", "none", "news")
         # a broker that comes back, or was only cut off, shows signs of life before it leads again
         .withColumn("end", f.coalesce("none", "news"))
-    )
+    )  # fmt: skip
     # the last sign before a move is found by one pass over both, by broker
-    life = f.struct("time", "packet", "file", "kind")
-    signs = _signs(exchanges, connections).select(
-        f.col("broker_id").alias("old"), f.col("time").alias("at"), "packet", f.lit(False).alias("is_move"),
-        life.alias("life"), f.lit(None).alias("move"),
-    )  # fmt: skip
-    moved = changed.select(
-        "old", f.col("end.time").alias("at"), "end.packet", f.lit(True).alias("is_move"), f.lit(None).alias("life"),
-        f.struct("topic", "topic_id", "partition", "new", "none", "news").alias("move"),
-    )  # fmt: skip
+    moved = f.struct("topic", "topic_id", "partition", "since", "new", "none", "news", "end")
     found = (
         with_running(
-            signs.unionByName(moved), LAST, f.col("life"), "life", keys=["old"], order=["at", "packet", "is_move"],
-            is_long=is_long,
+            signs.select(
+                f.col("broker_id").alias("old"), f.col("time").alias("at"), "packet", f.lit(False).alias("is_move"),
+                f.struct("time", "packet", "file", "kind").alias("life"), f.lit(None).alias("move"),
+            ).unionByName(changed.select(
+                "old", f.col("end.time").alias("at"), "end.packet", f.lit(True).alias("is_move"),
+                f.lit(None).alias("life"), moved.alias("move"),
+            )),
+            LAST, f.col("life"), "life", keys=["old"], order=["at", "packet", "is_move"], is_long=is_long,
         )
         .where("move is not null")
         .select("old", "life", "move.*")
     )  # fmt: skip
+    found = _without_the_dead(_with_silences(found, silent))
     places = f.filter(f.array(_place("life"), _place("none"), _place("news")), lambda each: each.isNotNull())
     return as_table(
         TABLE,
@@ -141,10 +139,11 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
                 "to_leader": f.col("new"),
                 "sign": f.col("life.kind"),
                 "sign_time": f.col("life.time"),
+                "back_time": f.col("back"),
                 "leaderless_time": f.col("none.time"),
                 "leader_time": f.col("news.time"),
                 "announced_ms": milliseconds("none.time", "news.time"),
-                "real_ms": milliseconds("life.time", "news.time"),
+                "real_ms": f.coalesce(milliseconds("life.time", "back"), milliseconds("life.time", "news.time")),
                 "packets": f.transform(places, lambda each: each.getField("packet")),
                 "files": f.transform(places, lambda each: each.getField("file")),
             }
@@ -152,46 +151,62 @@ def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame, *, i
     )
 
 
+def _with_silences(found: DataFrame, silent: DataFrame) -> DataFrame:
+    """Add ``back``: a broker whose session expires may show life again before its successor is announced."""
+    following = f.lead("end").over(Window.partitionBy("broker_id").orderBy("begin"))
+    ended = silent.where(f"end is not null and silent_ms >= {THRESHOLDS.outage_ms}").select(
+        "broker_id", "begin", "silent_ms", f.col("end").alias("back"), following.alias("next_back"),
+        f.struct(f.col("begin").alias("time"), f.col("packets")[0].alias("packet"), f.col("files")[0].alias("file"),
+                 f.col("sign").alias("kind")).alias("before"),
+    )  # fmt: skip
+    at = f.col("end.time")
+    is_longer = f.col("silent_ms") > f.coalesce(milliseconds("life.time", "end.time"), f.lit(0))
+    last_before = (
+        (f.col("old") == f.col("broker_id")) & (f.col("begin") >= f.col("since")) & (f.col("back") < at)
+        & (f.unix_micros(at) - f.unix_micros("back") < TOGETHER / datetime.timedelta(microseconds=1))
+        & (f.col("next_back").isNull() | (f.col("next_back") >= at))
+    )  # fmt: skip
+    return (
+        found.join(
+            f.broadcast(ended), last_before & is_longer & ~f.col("life.kind").startswith(silences.CLOSED), "left"
+        )
+        .withColumn("life", f.coalesce("before", "life"))
+        .drop("broker_id", "begin", "silent_ms", "next_back", "before")
+    )
+
+
+def _without_the_dead(found: DataFrame) -> DataFrame:
+    """One move of those in a row whose next leaders had died before they were announced."""
+    is_dead = f.col("life.kind").startswith(silences.CLOSED) & (f.col("life.time") < f.col("since"))
+    key = ("topic", "topic_id", "partition")
+    in_order = Window.partitionBy(*key).orderBy("end.time", "end.packet")
+    begins = f.when(f.coalesce(is_dead, f.lit(False)), 0).otherwise(1)
+    return (
+        found.withColumn("number", f.sum(begins).over(in_order))
+        .groupBy(*key, "number")
+        .agg(
+            f.min_by(f.struct("old", "life", "back"), "end").alias("first"), f.min("none").alias("none"),
+            f.max_by(f.struct("new", "news"), "end").alias("last"),
+        )
+        .select(*key, "first.*", "none", "last.*")
+    )  # fmt: skip
+
+
 def _place(name: str) -> SqlColumn:
     place = f.struct(f.col(f"{name}.packet").alias("packet"), f.col(f"{name}.file").alias("file"))
     return f.when(f.col(name).isNotNull(), place)
-
-
-def _signs(exchanges: DataFrame, connections: DataFrame) -> DataFrame:
-    """(broker_id, time, packet, file, kind) of everything that a broker did."""
-    answers = exchanges.where("response_time is not null and broker_id is not null").select(
-        "broker_id", f.col("response_time").alias("time"), f.col("response_packet").alias("packet"),
-        f.col("response_file").alias("file"), f.concat(f.lit("answered "), "api").alias("kind"),
-    )  # fmt: skip
-    fetcher = f.regexp_extract("client_id", r"^broker-(\d+)-fetcher-\d+$", 1)
-    sender = f.coalesce(
-        "sender_broker_id", f.when(f.col("is_control"), f.col("controller_id")),
-        f.when(fetcher != "", fetcher.cast("int")),
-    )  # fmt: skip
-    requests = exchanges.withColumn("sender", sender).where("sender is not null").select(
-        f.col("sender").alias("broker_id"), "time", "packet", "file", f.concat(f.lit("sent "), "api").alias("kind")
-    )  # fmt: skip
-    # only addresses that received requests have a known broker
-    listeners = exchanges.where("broker_id is not null").select("server", "server_port", "broker_id").distinct()
-    ended = connections.where("end is not null")
-    at_listener = (f.col("end_address") == f.col("server")) & (f.col("end_port") == f.col("server_port"))
-    ends = ended.join(f.broadcast(listeners), at_listener).select(
-        "broker_id", f.col("end_time").alias("time"), f.col("end_packet").alias("packet"),
-        f.col("end_file").alias("file"), f.concat(f.lit(f"{_CLOSED} with "), "end").alias("kind"),
-    )  # fmt: skip
-    return answers.unionByName(requests).unionByName(ends)
 
 
 def is_outage(row: Any, outage_ms: float) -> bool:
     """Whether a move was not planned: there was no leader for a while, or the old leader had died."""
     if row.to_leader is None or row.leaderless_time is not None:
         return True
-    return row.real_ms is not None and (row.real_ms >= outage_ms or row.sign.startswith(_CLOSED))
+    return row.real_ms is not None and (row.real_ms >= outage_ms or row.sign.startswith(silences.CLOSED))
 
 
 def was_outage() -> SqlColumn:
     """``is_outage`` of rows of the table, with the default threshold."""
-    late = (f.col("real_ms") >= THRESHOLDS.outage_ms) | f.col("sign").startswith(_CLOSED)
+    late = (f.col("real_ms") >= THRESHOLDS.outage_ms) | f.col("sign").startswith(silences.CLOSED)
     return f.col("to_leader").isNull() | f.col("leaderless_time").isNotNull() | f.coalesce(late, f.lit(False))
 
 
@@ -200,14 +215,14 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.")
     shown = sorted(incidents(found), key=lambda incident: max(map(_length, incident[1])), reverse=True)
     for leader, rows in shown[:MOST]:
-        yield _finding(leader, rows)
+        yield _finding(leader, rows, found)
     if len(shown) > MOST:
         yield Finding("warning", f"{count(len(shown) - MOST, 'other outage')}, see the table of outages.")
 
 
-def incidents(found: Results) -> list[tuple[int, list[Any]]]:
+def incidents(found: Results) -> list[tuple[int | None, list[Any]]]:
     """(old leader, its outages) for outages that began at about the same time."""
-    groups: dict[tuple[int, datetime.datetime], list[Any]] = {}
+    groups: dict[tuple[int | None, datetime.datetime], list[Any]] = {}
     for row in found.outages:
         if is_outage(row, found.thresholds.outage_ms):
             began = row.sign_time or row.leaderless_time or row.leader_time
@@ -217,28 +232,39 @@ def incidents(found: Results) -> list[tuple[int, list[Any]]]:
 
 
 def _length(row: Any) -> float:
-    return math.inf if row.to_leader is None else row.real_ms or 0.0
+    return math.inf if row.to_leader is None else row.real_ms or row.announced_ms or 0.0
 
 
-def _finding(leader: int, rows: list[Any]) -> Finding:
+def _finding(leader: int | None, rows: list[Any], found: Results) -> Finding:
     ended, never = [row for row in rows if row.to_leader is not None], [row for row in rows if row.to_leader is None]
     worst = max(ended or never, key=_length)
-    text = f"{count(len(rows), 'partition')} of broker {leader} had no leader"
+    back = [row for row in found.silences if (row.broker_id, row.begin) == (leader, worst.sign_time) and row.end]
+    text = f"{count(len(rows), 'partition')}{'' if leader is None else f' of broker {leader}'} had no leader"
     if not ended:
         text += f" at the end: {_names(never)}"
     else:
         lasting = f", {worst.topic}-{worst.partition} longest: " if len(ended) > 1 else ": "
-        real = "for an unknown time" if worst.real_ms is None else duration(worst.real_ms)
-        text += f" ({_names(ended)}){lasting}{real}, until broker {worst.to_leader} was announced at "
-        text += clock(worst.leader_time)
+        text += f" ({_names(ended)}){lasting}{_lasted(worst)}, until "
+        if worst.back_time is not None:
+            text += f"broker {leader} showed life again at {clock(worst.back_time)}; "
+        text += f"broker {worst.to_leader} was announced at {clock(worst.leader_time)}"
         if never:
             text += f"; {len(never):,} of them {'has' if len(never) == 1 else 'have'} none at the end: {_names(never)}"
     if worst.sign_time is not None:
         text += f". Last sign of life of broker {leader}: {worst.sign} at {clock(worst.sign_time)}"
-    if worst.announced_ms is not None:
+        if worst.back_time is None and back:
+            text += f", the next at {clock(back[0].end)}"
+    if worst.announced_ms is not None and worst.real_ms is not None:
         text += f"; announced without a leader for {duration(worst.announced_ms)}"
-    evidence = tuple(dict.fromkeys(place for row in [worst, *never[:1]] for place in evidence_of(row)))
+    shown = [place for row in [worst, *never[:1]] for place in evidence_of(row)]
+    evidence = tuple(dict.fromkeys([*shown, *(evidence_of(row)[-1] for row in back)]))
     return Finding("warning", f"{text} ({packets([packet for _, packet in evidence])}).", evidence)
+
+
+def _lasted(row: Any) -> str:
+    if row.real_ms is not None:
+        return duration(row.real_ms)
+    return "for an unknown time" if row.announced_ms is None else f"{duration(row.announced_ms)} or longer"
 
 
 def _names(rows: list[Any]) -> str:
@@ -248,7 +274,7 @@ def _names(rows: list[Any]) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=4,
+    rank=5,
     findings=findings,
     section=Section(
         position=45,

@@ -33,6 +33,9 @@ TABLE = Table(
     ),
 )
 
+#: Less is not told.
+_WORTH_MS = 1
+
 
 def run(of: Frames) -> DataFrame:
     key = (*PARTITION_KEY, "leader_epoch")
@@ -66,8 +69,8 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    if found.propagation:
-        slowest = max(found.propagation, key=lambda row: row.max_ms)
+    slowest = max(found.propagation, key=lambda row: row.max_ms, default=None)
+    if slowest is not None and slowest.max_ms >= _WORTH_MS:
         yield Finding(
             "warning" if slowest.max_ms >= found.thresholds.slow_news_ms else "note",
             f"Metadata propagation to broker {slowest.broker}: median {duration(slowest.p50_ms)}, slowest "
@@ -76,4 +79,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=16, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=18, findings=findings)

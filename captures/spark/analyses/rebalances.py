@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
@@ -10,8 +11,8 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import count, evidence_of
-from kce.captures.tables.rows import SPAN, Column, Table, evidence_columns
+from kce.captures.spark.analyses.words import clock, count, duration, evidence_of
+from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 from kce.captures.tables.tabulate import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 #: So many generations of a group within a minute are a storm.
@@ -25,6 +26,8 @@ TABLE = Table(
         Column("generations", pa.int64(), "how many different ones JoinGroup responses gave"),
         Column("joins", pa.int64(), "JoinGroup requests"),
         Column("leaves", pa.int64(), "LeaveGroup requests"),
+        Column("longest_ms", pa.float64(), "longest time that a JoinGroup waited for the other members"),
+        Column("longest_time", TIME, "when that was sent"),
         Column("most_in_a_minute", pa.int64(), "generations that began within 60 seconds; a storm from five on"),
         *SPAN,
         *evidence_columns("packets of the JoinGroup requests, in order"),
@@ -55,9 +58,11 @@ def run(of: Frames) -> DataFrame:
         .agg(
             f.count_if(is_join).alias("joins"),
             f.count_if(f.col("api_key") == LEAVE_GROUP).alias("leaves"),
+            f.max(f.when(is_join & f.col("latency_ms").isNotNull(), f.struct("latency_ms", "time"))).alias("longest"),
             *span(),
             *evidence(),
         )
+        .withColumns({"longest_ms": f.col("longest.latency_ms"), "longest_time": f.col("longest.time")})
     )
     joined = of_group.join(counted, "group_id", "left").fillna(0, ["generations", "most_in_a_minute"])
     return as_table(TABLE, joined).orderBy("group_id")
@@ -70,9 +75,15 @@ def findings(found: Results) -> Iterator[Finding]:
             "warning" if storm else "note",
             f"{'Rebalance storm: group' if storm else 'Group'} {row.group_id} went through "
             f"{count(row.generations, 'generation')}, {row.most_in_a_minute} within a minute "
-            f"({count(row.joins, 'JoinGroup')}, {count(row.leaves, 'LeaveGroup')}).",
+            f"({count(row.joins, 'JoinGroup')}, {count(row.leaves, 'LeaveGroup')}){_waited(row)}.",
             evidence_of(row),
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=19, findings=findings)
+def _waited(row: Any) -> str:
+    if row.longest_ms is None:
+        return ""
+    return f"; a member waited for the others for up to {duration(row.longest_ms)}, from {clock(row.longest_time)}"
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=21, findings=findings)

@@ -114,4 +114,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=6, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=8, findings=findings)

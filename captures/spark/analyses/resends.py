@@ -67,4 +67,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=17, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=19, findings=findings)

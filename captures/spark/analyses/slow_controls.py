@@ -51,4 +51,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=8, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=10, findings=findings)

@@ -55,7 +55,7 @@ def findings(found: Results) -> Iterator[Finding]:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=24,
+    rank=26,
     findings=findings,
     section=Section(
         position=30,

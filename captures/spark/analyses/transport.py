@@ -54,4 +54,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=20, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=22, findings=findings)

@@ -50,4 +50,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=21, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=23, findings=findings)

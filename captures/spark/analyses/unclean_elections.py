@@ -51,4 +51,4 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding("alarm", f"{count(more, 'other unclean election')}, see the table.")
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=3, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=4, findings=findings)

@@ -7,6 +7,8 @@ zombie, nor does a late request that no broker refused: it looks like one delaye
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -59,7 +61,30 @@ def run(of: Frames) -> DataFrame:
     return as_table(TABLE, accused).orderBy("first_time")
 
 
+def _mixed(found: Results) -> list[str]:
+    """Brokers that were announced at two addresses of one listener at a time, as of two clusters."""
+    places: dict[tuple[int, str], list[Any]] = {}
+    for row in found.endpoints:
+        places.setdefault((row.broker_id, row.listener), []).append(row)
+    return sorted(
+        {
+            str(broker_id)
+            for (broker_id, _), rows in places.items()
+            for one, other in combinations(rows, 2)
+            if (one.host, one.port) != (other.host, other.port)
+            and max(one.first_time, other.first_time) < min(one.last_time, other.last_time)
+        }
+    )
+
+
 def findings(found: Results) -> Iterator[Finding]:
+    if mixed := _mixed(found):
+        yield Finding(
+            "alarm",
+            f"This is the traffic of more than one cluster: {brokers(mixed)} {'was' if len(mixed) == 1 else 'were'} "
+            "announced at several addresses at the same time. What follows mixes them up: analyse each by itself, with "
+            "--ports.",
+        )
     for row in found.zombies:
         requests = "a control request" if row.requests == 1 else f"{row.requests} control requests"
         yield Finding(

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from kce.captures.spark import analyses
-from kce.captures.spark.analyses import ANALYSES, inputs, outages
+from kce.captures.spark.analyses import ANALYSES, inputs, outages, silences
 from kce.captures.spark.reassembly import at_listeners
 from kce.captures.spark.schemas import spark_schema, spark_type
 from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
@@ -177,6 +177,7 @@ def of(spark, given=(), states=(), live=(), connections=()):
     return inputs.frames(
         at_listeners(made, none).withColumns({"content": content.cast("bigint"), "errors": failed, "hit": hit}),
         at_listeners(partitions, none), named, frame(spark, CONNECTIONS, connections),
+        lambda frame: frame.localCheckpoint(eager=False),  # as in a job: shorter plans
     )  # fmt: skip
 
 
@@ -196,7 +197,9 @@ def told_rows(name, query):
 
 def moves(frames):
     """The outages of frames that were changed after they were made."""
-    found = outages.moves(frames.exchanges, frames.connections, frames.leaders, is_long=frames.is_long)
+    signs = silences.signs(frames.exchanges, frames.connections).localCheckpoint(eager=False)
+    silent = silences.silences(frames.exchanges, signs, is_long=frames.is_long).localCheckpoint(eager=False)
+    found = outages.moves(signs, silent, frames.leaders, is_long=frames.is_long)
     return run("outages", frames._replace(moves=found))
 
 
@@ -327,6 +330,18 @@ def test_what_a_client_suffered(spark):
     assert (replica.is_replica, replica.gap_ms, replica.packets) == (True, None, [])
 
 
+def test_a_client_without_a_response_at_the_end_has_had_a_gap_since_the_last_good_one(spark):
+    good = {"api": "Produce", "is_control": False, "client_id": "p", "client": "a", "answered": True}
+    given = [
+        {**good, "time": at, "response_time": at + 0.1, "response_packet": at, "response_file": "x"} for at in (1, 2)
+    ]
+    (row,) = run("clients", of(spark, [*given, {**good, "time": 2.5}, {**good, "time": 9}]))
+    assert (row.gap_ms, row.packets, row.unanswered) == (6900, [2], 2)
+    later = {**good, "time": 9.5, "response_time": 9.6, "response_packet": 5, "response_file": "x"}
+    (row,) = run("clients", of(spark, [*given, {**good, "time": 9}, later]))
+    assert (row.gap_ms, row.packets) == (7500, [2, 4])
+
+
 def test_clients_are_told_in_the_order_of_damage():
     def suffered(name, failed, gap_ms):
         return client(name, 3, gap_ms, failed=failed, requests=9, connections=1)
@@ -358,7 +373,7 @@ def test_what_clients_felt_of_a_failover(spark):
         answer = {} if seconds is None else {"response_time": time + seconds, "latency_ms": seconds * 1000.0,
                                              "response_packet": 1, "response_file": "x"}  # fmt: skip
         return {"api": "Produce", "is_control": False, "client_id": client_id, "client": "a", "time": time,
-                **answer, **more}  # fmt: skip
+                "connection": f"{client_id} {time}", **answer, **more}  # fmt: skip
 
     given = [
         {"time": 20, "api": "AlterPartition", "is_control": False, "sender_broker_id": 1},
@@ -444,7 +459,7 @@ def test_a_lost_request_counts_in_the_failover_of_its_broker(spark):
         {"time": 18, **asked, "server_port": 1, "packet": 1}, {"time": 21, **asked, "server_port": 1, "packet": 2},
         {"time": 24, **asked, "server_port": 2, "packet": 3}, {"time": 26, **asked, "server_port": 2, "packet": 4},
         {"time": 32, **asked, "server_port": 2, "packet": 5, "response_time": 33, "response_packet": 6,
-         "response_file": "x", "latency_ms": 1000.0},
+         "response_file": "x", "latency_ms": 1000.0, "connection": "d"},
     ]  # fmt: skip
     states = [{"time": time, "leader": leader, "leader_epoch": i} for i, (time, leader) in
               enumerate([(1, 1), (23, 2), (29, 1)])]  # fmt: skip

@@ -94,7 +94,7 @@ def analysed(monkeypatch):
 SOUND = dataclasses.replace(FULL, quality=Quality(packets=9, connections=1, requests=1, responses=1))
 CUT = dataclasses.replace(SOUND, quality=Quality(requests=1, problems=["x.pcapng: ends inside packet 9"]))
 NOTES = dataclasses.replace(SOUND, tables={**FULL.tables, "zombies": (), "leadership": ()})
-GONE = ROWS["departures"](broker_id=3, last_time=START, gone_time=START, file="x.pcapng", packet=7)
+GONE = ROWS["departures"](broker_id=3, last_time=START, shutdown_time=None, gone_time=START, file="x.pcapng", packet=7)
 WARNING = dataclasses.replace(NOTES, tables={**NOTES.tables, "departures": (GONE,)})
 
 

@@ -181,3 +181,23 @@ def test_a_coordinator_that_is_not_ready_yet_is_no_warning(error, severity):
                   count=5, is_control=False, first_time=START, last_time=START, packets=(7,), files=("x",))  # fmt: skip
     (finding,) = errors.findings(SimpleNamespace(errors=[refused]))
     assert finding.severity == severity
+
+
+def test_a_silence_without_a_change_of_leaders_is_an_incident_of_its_own():
+    silence = row("silences", broker_id=1, sign="answered Fetch", begin=at(10), end=at(12), silent_ms=2000.0, waiting=3,
+                  clients=("replicas",), packets=(5, 7, 9), files=("x",) * 3)  # fmt: skip
+    (told_of,) = incidents(found(silences=[silence]))
+    assert told_of.heading == "Broker 1 silent from 02:45:10.000"
+    assert told_of.text == (
+        "Broker 1 showed no sign of life for 2.00 s, while 3 requests of replicas waited. No leader changed by it."
+    )
+    assert [(step.name, step.place) for step in told_of.steps] == [("trigger", ("x", 5)), ("back", ("x", 9))]
+    lasting = dataclasses.replace(silence, end=None)
+    (told_of,) = incidents(found(silences=[lasting]))
+    assert [step.name for step in told_of.steps] == ["trigger"]
+    # as an outage it is a step of that
+    (told_of,) = incidents(found(silences=[silence], outages=[outage(0)]))
+    assert [(step.name, step.place) for step in told_of.steps][:2] == [
+        ("trigger", ("x", 10)),
+        ("old leader back", ("x", 9)),
+    ]

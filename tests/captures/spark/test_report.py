@@ -144,7 +144,7 @@ def test_incidents_come_first_then_findings_and_the_rest():
     assert "2 gaps in connections, 3,000 bytes missing" in page
     assert "incident.pcapng Control requests from 2026-11-21 02:45:00 to 02:45:50 UTC" in page
     assert "some/folder" not in page
-    assert FULL.findings()[0].text in page
+    assert FULL.findings()[0].text.removesuffix(" (packets 386, 388).") in page
     assert "386, 388" in page
     assert "orders-1 2 deleted" in page
 
@@ -323,3 +323,8 @@ def test_control_characters_of_names_are_written_out():
     assert "\x1b" not in page
     assert "\x00" not in page
     assert "evil\\x1b[31m\\x00" in page
+
+
+def test_a_finding_lists_its_packets_once():
+    text = Page(render(FULL)).words()
+    assert "was fenced by broker 1 with STALE_CONTROLLER_EPOCH. Seen in packets 386, 388" in text
