@@ -32,8 +32,8 @@ _OUT_BYTES, _MAX_TEXTS_BYTES = 1024 * 1024, 4 * 1024 * 1024
 _HALVES = struct.Struct(">qq").unpack
 
 
-def lines(decoder: BulkDecoder, renderer: Renderer, wanted: Selection) -> Iterator[str]:
-    """The lines of all wanted messages, one or many at a time. The decoder's cluster learns no planes."""
+def lines(decoder: BulkDecoder, renderer: Renderer, wanted: Selection) -> Iterator[bytes]:
+    """The lines of all wanted messages in UTF-8, one or many at a time. The decoder's cluster learns no planes."""
     printer = _Printer(decoder, renderer, wanted)
     held: list[Request | Response] = []
     for window in decoder.path.windows():
@@ -146,22 +146,25 @@ class _Printer:
         self._values = np.zeros(COLUMNS, np.int64)
         self._stack = np.zeros((16, 6), np.int64)
 
-    def print(self, sheet: _Sheet, items: Rows) -> Iterator[str]:
+    def print(self, sheet: _Sheet, items: Rows) -> Iterator[bytes]:
         if self._programs.texts.size > _MAX_TEXTS_BYTES:
             self._programs = TextPrograms(self._renderer)
         window, renderer, programs, texts = sheet.window, self._renderer, self._programs, self._programs.texts
         names = _Names(self._cluster, len(window.talks))
+        words = Words(texts.bytes, texts.rows, names.topics)
         index, why = 0, n.OTHER
         while why != n.ALL:
             if names.revision != self._cluster.revision:
                 names = _Names(self._cluster, len(window.talks))
+            if why != n.OTHER or words.topics is not names.topics:
+                words = Words(texts.bytes, texts.rows, names.topics)
             why, index, end, renderer.width = n.write(
                 items, index, window.packets, window.requests, window.responses, window.data, names.ends,
                 programs.ids, programs.starts, programs.code, programs.values,
-                Words(texts.bytes, texts.rows, names.topics), self._out, renderer.width, self._values, self._stack,
+                words, self._out, renderer.width, self._values, self._stack,
             )  # fmt: skip
             if end:
-                yield self._out[:end].tobytes().decode()
+                yield self._out[:end].tobytes()
             if why == n.OTHER:
                 yield from self.tell(sheet.message(int(items[index])))
                 index += 1
@@ -176,8 +179,8 @@ class _Printer:
             elif why == n.NO_ROOM and not end:
                 self._out = np.concatenate([self._out, self._out])
 
-    def tell(self, message: Request | Response) -> Iterator[str]:
+    def tell(self, message: Request | Response) -> Iterator[bytes]:
         """The line of a message, if it is wanted; what it teaches is learnt."""
         self._cluster.observe(message)
         if message in self._wanted:
-            yield self._renderer.line(message) + "\n"
+            yield f"{self._renderer.line(message)}\n".encode()
