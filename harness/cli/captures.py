@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_SPOOLED_BYTES = 4 * 1024**3
 
 #: Smaller files are decoded before the fast path has been loaded.
-BULK_FROM_BYTES = 16 * 1024**2
+BULK_FROM_BYTES = 8 * 1024**2
 
 #: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
@@ -204,7 +204,13 @@ def few_collections() -> Iterator[None]:
 
 def _summarise(capture: CaptureFile | Source, decoder: Decoder | BulkDecoder, wanted: selection.Selection) -> int:
     counted = Summary()
-    counted.count(message for message in _with_progress(capture, decoder.messages()) if message in wanted)
+    if isinstance(decoder, Decoder):
+        counted.count(message for message in _with_progress(capture, decoder.messages()) if message in wanted)
+    else:
+        from kce.captures.fast.counts import count
+
+        for _ in _with_progress(capture, count(decoder, counted, wanted)):
+            pass
     for line in counted.lines(decoder.cluster, decoder.quality):
         click.echo(line)
     return 0 if decoder.quality.sound else 1

@@ -1,6 +1,7 @@
 """Lines printed by kernels against those of the renderer: the same text.
 
-Covers: kce.captures.fast.line_kernels, kce.captures.fast.text_kernels, kce.captures.fast.text_programs
+Covers: kce.captures.fast.line_kernels, kce.captures.fast.sheets, kce.captures.fast.text_kernels,
+    kce.captures.fast.text_programs
 """
 
 from __future__ import annotations
