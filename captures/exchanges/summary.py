@@ -13,7 +13,7 @@ from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.render import printable, time_text
 from kce.wire import error_name
-from kce.wire.registry import CONTROL_REQUESTS
+from kce.wire.registry import BY_KEY, CONTROL_REQUESTS
 
 
 @dataclass(slots=True)
@@ -40,6 +40,18 @@ class Summary:
         self._controllers: dict[tuple[int, int], _Controller] = {}
         self._first_ns: int | None = None
         self._last_ns = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._first_ns is None
+
+    def add(self, key: int, version: int, *, requests: int, responses: int, slowest_ns: int, last_ns: int) -> None:
+        """Count messages of one API and version, none of them the first, of a controller or an error."""
+        api = self._apis.setdefault((key, BY_KEY[key].name, version), _Api())
+        api.requests += requests
+        api.responses += responses
+        api.slowest_ns = max(api.slowest_ns, slowest_ns)
+        self._last_ns = max(self._last_ns, last_ns)
 
     def count(self, messages: Iterable[Request | Response]) -> None:
         for message in messages:

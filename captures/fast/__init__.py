@@ -1,7 +1,8 @@
 """The fast path: the same rows as the slow path's, by the thousand, as Arrow.
 
 blocks           packets as arrays           bulk             streams, frames and exchanges     columns   their rows
-messages         the decoder, and lines, its text, for `kce decode`
+messages         the decoder of `kce decode`     sheets          its messages in order, not yet made
+lines            its lines of text               counts          its summary
 packet_columns   rows of packets             control_columns  contents of control requests
 body_programs    programs that check frames  text_programs    programs that also print what is in them
 segment_counts   retransmissions and resets

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kce.captures.fast.frame_kernels import BOTH_PORTS, HIGH_HIGH, ends_of, flow_of, mixed_ends
+from kce.captures.files.machine_code import compiled
 from kce.captures.files.packet_kernels import (
     ACKNOWLEDGEMENT,
     CUT,
@@ -22,7 +23,6 @@ from kce.captures.files.packet_kernels import (
     SIZE,
     SOURCE_HIGH,
     TIME,
-    compiled,
     copy,
 )
 
@@ -76,7 +76,7 @@ def keep_share(packets, number, of, known, loads):
                 loads[share] += packet[SIZE] + OF_A_SEGMENT
         if share == number:
             if count < index:
-                packets[count] = packet
+                copy(packet, 0, len(packet), packets[count], 0)
             count += 1
     return count
 
@@ -89,52 +89,45 @@ def keep_flows(packets, kept):
         packet = packets[index]
         if packet[KIND] == SEGMENT and kept[packet[FLOW] >> 1]:
             if count < index:
-                packets[count] = packet
+                copy(packet, 0, len(packet), packets[count], 0)
             count += 1
     return count
 
 
 @compiled
-def buckets_of(flows, of):
-    """The bucket of each connection."""
-    found = np.empty(len(flows), np.int64)
+def buckets_of(flows, of, found):
+    """Put the bucket of each connection into ``found``."""
     for row in range(len(flows)):
         flow = flows[row]
         found[row] = mixed_ends(flow[0], flow[1], flow[2], flow[3], flow[4]) % of
-    return found
 
 
 @compiled
-def pack(data, packets, buckets, ranks, count, rows, payload):
+def pack(data, packets, buckets, ranks, rows, row_ends, payload, byte_ends):
     """Divide segments, whose FLOW was numbered, by the bucket of their connection.
 
-    ``ranks`` are indexes of connections within their bucket. Fills ``rows`` and ``payload``; returns the ends of each
-    bucket's part in both.
+    ``ranks`` are indexes of connections within their bucket. Fills ``rows`` and ``payload``, and puts the end of each
+    bucket's part behind a zero; there must be room for one end more, and zeros.
     """
-    row_ends = np.zeros(count + 1, np.int64)
-    byte_ends = np.zeros(count + 1, np.int64)
     for index in range(len(packets)):
         bucket = buckets[packets[index, FLOW] >> 1]
-        row_ends[bucket + 1] += 1
-        byte_ends[bucket + 1] += packets[index, SIZE]
-    for bucket in range(count):
-        row_ends[bucket + 1] += row_ends[bucket]
-        byte_ends[bucket + 1] += byte_ends[bucket]
-    row_at, byte_at = row_ends[:-1].copy(), byte_ends[:-1].copy()
+        row_ends[bucket + 2] += 1
+        byte_ends[bucket + 2] += packets[index, SIZE]
+    for bucket in range(2, len(row_ends)):
+        row_ends[bucket] += row_ends[bucket - 1]
+        byte_ends[bucket] += byte_ends[bucket - 1]
     for index in range(len(packets)):
         packet = packets[index]
         connection = packet[FLOW] >> 1
         bucket = buckets[connection]
-        row = rows[row_at[bucket]]
-        row_at[bucket] += 1
+        row = rows[row_ends[bucket + 1]]
+        row_ends[bucket + 1] += 1
         row[0], row[1] = packet[NUMBER], packet[TIME]
         row[2] = packet[SEQUENCE] << 32 | packet[ACKNOWLEDGEMENT]
         row[3] = packet[SIZE] << 32 | packet[CUT]
         row[4] = (2 * ranks[connection] + (packet[FLOW] & 1)) << 8 | packet[FLAGS]
-        begin, size, at = packet[PAYLOAD], packet[SIZE], byte_at[bucket]
-        byte_at[bucket] += size
-        copy(data, begin, size, payload, at)
-    return row_ends, byte_ends
+        copy(data, packet[PAYLOAD], packet[SIZE], payload, byte_ends[bucket + 1])
+        byte_ends[bucket + 1] += packet[SIZE]
 
 
 @compiled

@@ -408,7 +408,8 @@ class Divider:
     def divide(self, block: Block) -> Divided:
         packets = block.packets[: b.keep_share(block.packets, 0, 1, *_NOTHING_KNOWN)]
         flows = self._flows.number(packets)[:, : b.PACKED_FLOW]
-        of_flow = b.buckets_of(flows, self._count)
+        of_flow = np.empty(len(flows), np.int64)
+        b.buckets_of(flows, self._count, of_flow)
         if self._cutting is not None:
             packets, flows, of_flow = self._cutting(packets, flows, of_flow, block.begin_ns)
         order = np.argsort(of_flow, kind="stable")
@@ -418,7 +419,9 @@ class Divider:
         ranks[order] = np.arange(len(flows)) - flow_begins[places[order]]
         rows = np.empty((len(packets), b.PACKED_COLUMNS), np.int64)
         payload = np.empty(int(packets[:, k.SIZE].sum()), np.uint8)
-        row_ends, payload_ends = b.pack(block.data, packets, places, ranks, len(buckets), rows, payload)
+        row_ends, payload_ends = np.zeros((2, len(buckets) + 2), np.int64)
+        b.pack(block.data, packets, places, ranks, rows, row_ends, payload, payload_ends)
+        row_ends, payload_ends = row_ends[:-1], payload_ends[:-1]
         first, begin_ns = rows[row_ends[:-1], 0], np.maximum(rows[row_ends[:-1], 1], block.begin_ns)
         flow_ends = np.append(flow_begins, len(flows))
         return Divided(

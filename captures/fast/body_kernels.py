@@ -6,7 +6,8 @@ import numpy as np
 
 from kce.captures.fast import body_programs as p
 from kce.captures.fast.text_kernels import say
-from kce.captures.files.packet_kernels import compiled, uint16, uint32
+from kce.captures.files.machine_code import compiled
+from kce.captures.files.packet_kernels import uint16, uint32
 from kce.wire.primitives import MAX_STRING_BYTES
 
 

@@ -325,7 +325,7 @@ class FastPath:
         flows[: len(rows)] = self._flows[rows]
         self._flows, self._used = flows, len(rows)
         self._table = np.full(4 * size, -1, np.int64)
-        f.fill_table(self._flows, self._table, self._used)
+        f.fill_table(self._flows, self._table, self._used, np.zeros(k.COLUMNS, np.int64))
         self._fast_flows = {new: self._fast_flows[old] for new, old in enumerate(rows) if old in self._fast_flows}
 
     def _key(self, row: int) -> tuple[bytes, int, bytes, int]:

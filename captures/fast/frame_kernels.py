@@ -13,6 +13,7 @@ from kce.captures.exchanges.pairing import MAX_IN_FLIGHT
 from kce.captures.exchanges.recognise import FETCH, MAX_FRAME_BYTES, PRODUCE, QUORUM_TOPIC
 from kce.captures.fast import body_programs as p
 from kce.captures.fast.body_kernels import run
+from kce.captures.files.machine_code import compiled
 from kce.captures.files.packet_kernels import (
     ACKNOWLEDGEMENT,
     CUT,
@@ -31,7 +32,6 @@ from kce.captures.files.packet_kernels import (
     SIZE,
     SOURCE_HIGH,
     SOURCE_LOW,
-    compiled,
     copy,
     uint16,
     uint32,
@@ -139,9 +139,8 @@ def flow_of(flows, table, used, packet):
 
 
 @compiled
-def fill_table(flows, table, used):
-    """Put the first ``used`` rows into an empty table."""
-    packet = np.zeros(PORTS + 1, np.int64)
+def fill_table(flows, table, used, packet):
+    """Put the first ``used`` rows into an empty table. ``packet`` is any row, and overwritten."""
     for row in range(used):
         flow = flows[row]
         packet[SOURCE_HIGH], packet[SOURCE_LOW] = flow[LOW_HIGH], flow[LOW_LOW]
@@ -255,14 +254,13 @@ def take(
     NO_PROGRAM, API key and version stand in place of the rests.
     """
     first_request, first_response = request_count, response_count
-    left_at = np.zeros(2, np.int64)
-    left = np.zeros(2, np.int64)
+    at_0 = left_0 = at = cursor
     for side in range(2):
+        at_0, left_0 = at, cursor - at
         rest = rest_0 if side == 0 else rest_1
-        base = cursor
-        out[cursor : cursor + len(rest)] = rest
+        at = cursor
+        copy(rest, 0, len(rest), out, cursor)
         cursor += len(rest)
-        at = base
         index = flow[FIRST]
         while index != NONE:
             packet = packets[index]
@@ -301,7 +299,6 @@ def take(
                 frame[LENGTH] = length
                 at += 4 + length
             index = packet[FOLLOWING]
-        left_at[side], left[side] = at, cursor - at
 
     unanswered = 0
     for k in range(first_request, request_count):
@@ -364,4 +361,4 @@ def take(
         frame[VERSION] = version
     if before + (request_count - first_request) - unanswered - taken > MAX_IN_FLIGHT:
         return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
-    return TAKEN, cursor, request_count, response_count, left_at[0], left[0], left_at[1], left[1]
+    return TAKEN, cursor, request_count, response_count, at_0, left_0, at, cursor - at

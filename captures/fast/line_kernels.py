@@ -21,7 +21,7 @@ from kce.captures.fast.text_kernels import (
     put_text,
 )
 from kce.captures.files import packet_kernels as k
-from kce.captures.files.packet_kernels import compiled
+from kce.captures.files.machine_code import compiled
 
 # why `write` stopped: at the end; the line is the renderer's; no program; ends or topic unknown; `out` is full
 ALL, OTHER, NO_PROGRAM, NO_ENDS, NO_TOPIC, NO_ROOM = range(6)

@@ -8,110 +8,31 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from kce.captures.exchanges.cluster import Cluster
-from kce.captures.exchanges.pairing import NoResponse, Request, Response
+from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.render import Renderer, printable
 from kce.captures.exchanges.selection import Selection
 from kce.captures.fast import frame_kernels as f
 from kce.captures.fast import line_kernels as n
-from kce.captures.fast.bulk import Rows, Window
-from kce.captures.fast.messages import BulkDecoder, due
+from kce.captures.fast.bulk import Rows
+from kce.captures.fast.messages import BulkDecoder
+from kce.captures.fast.sheets import Sheet, sheets
 from kce.captures.fast.text_kernels import Words, topic_place
 from kce.captures.fast.text_programs import COLUMNS, UNKNOWN_TOPIC, TextPrograms, Texts
-from kce.captures.files import packet_kernels as k
-from kce.wire.registry import BY_NAME
-
-#: requests that teach the cluster names and addresses
-_TEACHING = [BY_NAME[name].key for name in ("LeaderAndIsr", "UpdateMetadata")]
 
 _OUT_BYTES, _MAX_TEXTS_BYTES = 1024 * 1024, 4 * 1024 * 1024
 _HALVES = struct.Struct(">qq").unpack
 
 
-def lines(decoder: BulkDecoder, renderer: Renderer, wanted: Selection) -> Iterator[str]:
-    """The lines of all wanted messages, one or many at a time. The decoder's cluster learns no planes."""
+def lines(decoder: BulkDecoder, renderer: Renderer, wanted: Selection) -> Iterator[bytes]:
+    """The lines of all wanted messages in UTF-8, one or many at a time. The decoder's cluster learns no planes."""
     printer = _Printer(decoder, renderer, wanted)
-    held: list[Request | Response] = []
-    for window in decoder.path.windows():
-        sheet = _Sheet(decoder, window, held)
-        end = due(sheet.times()) if decoder.path.assembly.waiting else len(sheet.items)
-        held = [sheet.message(item) for item in sheet.items[end:].tolist()]
-        yield from printer.print(sheet, sheet.kept(wanted, end))
-    for message in held:
-        yield from printer.tell(message)
-
-
-class _Sheet:
-    """The messages of a window, and those ``held`` before.
-
-    ``items``, in order: rows of requests, behind these of responses, and -1 - index of messages of the slow path.
-    """
-
-    def __init__(self, decoder: BulkDecoder, window: Window, held: list[Request | Response]) -> None:
-        self.window = window
-        self._decoder = decoder
-        self._made = held + [message for message in window.messages if not isinstance(message, NoResponse)]
-        requests = [message if isinstance(message, Request) else message.request for message in self._made]
-        accepted = np.flatnonzero(self._column(f.PROGRAM) >= 0)
-        ids = np.concatenate([_numbers(r.correlation_id for r in requests), self._column(f.CORRELATION)[accepted]])
-        of_made = _numbers(message.place.order for message in self._made)
-        orders = np.concatenate([of_made, self._column(f.PACKET)[accepted] + window.first])
-        items = np.concatenate([-1 - np.arange(len(self._made)), accepted])
-        self.items = items[np.lexsort((ids, orders))]
-
-    def times(self) -> list[int]:
-        of_made = _numbers(message.place.time_ns for message in reversed(self._made))
-        times: list[int] = np.concatenate([self._row_times(), of_made])[self.items].tolist()
-        return times
-
-    def message(self, item: int) -> Request | Response:
-        if item < 0:
-            return self._made[-1 - item]
-        response = item - len(self.window.requests)
-        if response < 0:
-            return self._decoder.request_of(self.window, item)
-        return self._decoder.response_of(self.window, response)
-
-    def request_row(self, item: int) -> Rows:
-        """The row of the request that an item is, or that it answers."""
-        requests = self.window.requests
-        response = item - len(requests)
-        row: Rows = requests[item if response < 0 else self.window.responses[response, f.PARTNER]]
-        return row
-
-    def kept(self, wanted: Selection, end: int) -> Rows:
-        """Of the first ``end`` items those that are wanted, those that teach, and those of the slow path."""
-        items, requests = self.items[:end], self.window.requests
-        is_row = items >= 0
-        rows = items[is_row]
-        asked = np.concatenate([np.arange(len(requests)), self.window.responses[:, f.PARTNER]])[rows]
-        keys, times = requests[asked, f.KEY], self._row_times()[rows]
-        is_wanted = np.array([wanted.is_to(peers.server) for peers in self.window.talks], np.bool_)
-        rows_kept = is_wanted[requests[asked, f.TALK]]
-        if wanted.api_keys:
-            rows_kept &= np.isin(keys, list(wanted.api_keys))
-        if wanted.since_ns is not None:
-            rows_kept &= times >= wanted.since_ns
-        if wanted.until_ns is not None:
-            rows_kept &= times < wanted.until_ns
-        kept = ~is_row
-        kept[is_row] = rows_kept | (rows < len(requests)) & np.isin(keys, _TEACHING)
-        return items[kept]
-
-    def _column(self, column: int) -> Rows:
-        return np.concatenate([self.window.requests[:, column], self.window.responses[:, column]])
-
-    def _row_times(self) -> Rows:
-        times: Rows = self.window.packets[self._column(f.PACKET), k.TIME]
-        return times
-
-
-def _numbers(numbers: Iterable[int]) -> Rows:
-    return np.array(list(numbers), np.int64)
+    for sheet in sheets(decoder):
+        yield from printer.print(sheet, sheet.kept(wanted))
 
 
 class _Names:
@@ -146,22 +67,25 @@ class _Printer:
         self._values = np.zeros(COLUMNS, np.int64)
         self._stack = np.zeros((16, 6), np.int64)
 
-    def print(self, sheet: _Sheet, items: Rows) -> Iterator[str]:
+    def print(self, sheet: Sheet, items: Rows) -> Iterator[bytes]:
         if self._programs.texts.size > _MAX_TEXTS_BYTES:
             self._programs = TextPrograms(self._renderer)
         window, renderer, programs, texts = sheet.window, self._renderer, self._programs, self._programs.texts
         names = _Names(self._cluster, len(window.talks))
+        words = Words(texts.bytes, texts.rows, names.topics)
         index, why = 0, n.OTHER
         while why != n.ALL:
             if names.revision != self._cluster.revision:
                 names = _Names(self._cluster, len(window.talks))
+            if why != n.OTHER or words.topics is not names.topics:
+                words = Words(texts.bytes, texts.rows, names.topics)
             why, index, end, renderer.width = n.write(
                 items, index, window.packets, window.requests, window.responses, window.data, names.ends,
                 programs.ids, programs.starts, programs.code, programs.values,
-                Words(texts.bytes, texts.rows, names.topics), self._out, renderer.width, self._values, self._stack,
+                words, self._out, renderer.width, self._values, self._stack,
             )  # fmt: skip
             if end:
-                yield self._out[:end].tobytes().decode()
+                yield self._out[:end].tobytes()
             if why == n.OTHER:
                 yield from self.tell(sheet.message(int(items[index])))
                 index += 1
@@ -176,8 +100,8 @@ class _Printer:
             elif why == n.NO_ROOM and not end:
                 self._out = np.concatenate([self._out, self._out])
 
-    def tell(self, message: Request | Response) -> Iterator[str]:
+    def tell(self, message: Request | Response) -> Iterator[bytes]:
         """The line of a message, if it is wanted; what it teaches is learnt."""
         self._cluster.observe(message)
         if message in self._wanted:
-            yield self._renderer.line(message) + "\n"
+            yield f"{self._renderer.line(message)}\n".encode()

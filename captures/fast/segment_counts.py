@@ -162,4 +162,4 @@ class SegmentCounts:
         self._flows = np.concatenate([self._flows, np.zeros_like(self._flows)])
         self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
         self._table = np.full(4 * len(self._flows), -1, np.int64)
-        f.fill_table(self._flows, self._table, self._used)
+        f.fill_table(self._flows, self._table, self._used, np.zeros(k.COLUMNS, np.int64))

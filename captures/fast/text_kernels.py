@@ -13,7 +13,8 @@ import numpy as np
 from kce.captures.exchanges.render import MAX_PARTITIONS
 from kce.captures.fast import body_programs as p
 from kce.captures.fast import text_programs as t
-from kce.captures.files.packet_kernels import compiled, copy, uint32
+from kce.captures.files.machine_code import compiled
+from kce.captures.files.packet_kernels import copy, uint32
 
 #: Bytes of a text that is put; of a line with all that a program can print.
 MAX_TEXT_BYTES, MAX_LINE_BYTES = 1000, 64 * 1024

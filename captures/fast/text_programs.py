@@ -15,11 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from construct import Construct
 
-from kce import wire
 from kce.captures.exchanges.render import SHOWN_ELSEWHERE, Renderer
 from kce.captures.fast import body_programs as p
 from kce.captures.fast.body_programs import Program, Programs, Writer
-from kce.wire import error_name
+from kce.wire import ErrorCode, error_name
 from kce.wire.codegen import code_of
 from kce.wire.primitives import Array, Bytes, String, Uuid
 from kce.wire.registry import API_VERSIONS, BY_KEY, Direction, message_class
@@ -32,7 +31,7 @@ COLUMNS = 64
 
 
 #: whose names are kept
-ERRORS = max(wire.ErrorCode) + 2
+ERRORS = max(ErrorCode) + 2
 
 
 class Template(NamedTuple):
@@ -43,31 +42,32 @@ class Template(NamedTuple):
     item: str
 
 
-#: None: what ``exchanges.render`` says of these is not printed here
-_TEMPLATES: dict[type[Message], Template | None] = {
-    wire.ProduceRequest: Template("acks {acks}", ("topic_data", "partition_data"), "{name}-{index} {records}"),
-    wire.ProduceResponse: Template(
+#: by the names of messages, whose classes take a while to make; None: what ``exchanges.render`` says of these is not
+#: printed here
+_TEMPLATES: dict[str, Template | None] = {
+    "ProduceRequest": Template("acks {acks}", ("topic_data", "partition_data"), "{name}-{index} {records}"),
+    "ProduceResponse": Template(
         "", ("responses", "partition_responses"), "{name}-{index} {error_code|}at {base_offset}"
     ),
-    wire.FetchRequest: Template(
+    "FetchRequest": Template(
         "{replica_id+}replica {replica_id}", ("topics", "partitions"), "{topic}-{partition} from {fetch_offset}"
     ),
-    wire.FetchResponse: Template(
+    "FetchResponse": Template(
         "", ("responses", "partitions"), "{topic}-{partition_index} {error_code|}{records}, hw {high_watermark}"
     ),
-    wire.LeaderAndIsrRequest: None,
-    wire.StopReplicaRequest: None,
-    wire.UpdateMetadataRequest: None,
-    wire.ControlledShutdownRequest: None,
-    wire.ControlledShutdownResponse: None,
-    wire.AlterPartitionRequest: None,
-    wire.AlterPartitionResponse: None,
-    wire.MetadataRequest: None,
-    wire.MetadataResponse: None,
+    "LeaderAndIsrRequest": None,
+    "StopReplicaRequest": None,
+    "UpdateMetadataRequest": None,
+    "ControlledShutdownRequest": None,
+    "ControlledShutdownResponse": None,
+    "AlterPartitionRequest": None,
+    "AlterPartitionResponse": None,
+    "MetadataRequest": None,
+    "MetadataResponse": None,
 }
 
 #: of which only errors are shown, those of partitions
-_ERRORS_ONLY = (wire.LeaderAndIsrResponse, wire.StopReplicaResponse)
+_ERRORS_ONLY = ("LeaderAndIsrResponse", "StopReplicaResponse")
 
 #: structures outside the path of a template of which fields may be named
 _ASIDE = ("replica_state",)
@@ -142,10 +142,10 @@ class _TextWriter(Writer):
     def prints(self, cls: type[Message], version: int, flexible: bool) -> bool:
         """Write the program of a body; False if there is none."""
         self.values[HAS_ERROR] = any(f.name == "error_code" and version in f.versions for f in cls.__fields__)
-        template, construct = _TEMPLATES.get(cls, Template("", (), "")), struct_for(cls, version, flexible)
+        template, construct = _TEMPLATES.get(cls.__name__, Template("", (), "")), struct_for(cls, version, flexible)
         if template is None:
             return False
-        if issubclass(cls, _ERRORS_ONLY):
+        if cls.__name__ in _ERRORS_ONLY:
             self._counts_errors = True
             self._struct(construct, {"error_code": p.ERROR_CODE})
             self.emit(p.NO_ERRORS)

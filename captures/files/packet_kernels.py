@@ -8,10 +8,10 @@ FOLLOWING, FLOW and FILE belong to the caller.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from kce.captures.files.formats import ENHANCED_PACKET, MAX_BLOCK_BYTES, MAX_TIME_NS
+from kce.captures.files.machine_code import compiled
 
 # columns of a packet
 KIND, NUMBER, TIME, LINK, OFFSET, CAPTURED, WIRE = range(7)
@@ -31,14 +31,6 @@ LINK_TYPE, NUMERATOR, DENOMINATOR, OFFSET_NS = range(4)
 
 # unsigned indexes save numba the test for negative ones
 _1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
-
-
-def compiled(function):
-    """Compile with a cache on disk, if numba finds a place for it."""
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        return numba.njit(nogil=True)(function)
 
 
 @compiled
@@ -144,7 +136,7 @@ def pass_pcap(b, at, limit, big, passed, every, marks):
         if captured > MAX_BLOCK_BYTES or after > len(b):
             break
         if passed % every == 0:
-            marks[0] = marks[1]
+            copy(marks[1], 0, 2, marks[0], 0)
             marks[1, 0], marks[1, 1] = at, passed
         passed += 1
         at = after
@@ -169,7 +161,7 @@ def pass_pcapng(b, at, limit, big, passed, every, marks):
         if word(b, after - 4, big) != length:
             break
         if passed % every == 0:
-            marks[0] = marks[1]
+            copy(marks[1], 0, 2, marks[0], 0)
             marks[1, 0], marks[1, 1] = at, passed
         passed += 1
         at = after

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kce.captures.files.machine_code import compiled
 from kce.captures.files.packet_kernels import (
     ACKNOWLEDGEMENT,
     CAPTURED,
@@ -29,7 +30,6 @@ from kce.captures.files.packet_kernels import (
     SOURCE_LOW,
     UNSURE,
     WIRE,
-    compiled,
     uint16,
     uint32,
     word,

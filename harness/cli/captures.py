@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_SPOOLED_BYTES = 4 * 1024**3
 
 #: Smaller files are decoded before the fast path has been loaded.
-BULK_FROM_BYTES = 16 * 1024**2
+BULK_FROM_BYTES = 8 * 1024**2
 
 #: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
@@ -142,8 +142,11 @@ def decode(
             if summary:
                 return _summarise(capture, decoder, wanted)
             try:
-                for line in _with_progress(capture, _lines(decoder, wanted, as_json=as_json, payloads=show_payloads)):
-                    sys.stdout.write(line)
+                for text in _with_progress(capture, _lines(decoder, wanted, as_json=as_json, payloads=show_payloads)):
+                    if isinstance(text, bytes):
+                        sys.stdout.buffer.write(text)
+                    else:
+                        sys.stdout.write(text)
                     if follow or file == _FILE:
                         sys.stdout.flush()  # for a live capture
                 sys.stdout.flush()
@@ -157,8 +160,8 @@ def decode(
 
 def _lines(
     decoder: Decoder | BulkDecoder, wanted: selection.Selection, *, as_json: bool, payloads: bool
-) -> Iterator[str]:
-    """The lines of the wanted messages, by the fast path many in one text."""
+) -> Iterator[str | bytes]:
+    """The lines of the wanted messages, by the fast path many in one text, encoded if that is what stdout does."""
     renderer: JsonRenderer | Renderer
     if as_json:
         renderer = JsonRenderer(decoder.cluster, payloads=payloads)
@@ -167,7 +170,8 @@ def _lines(
         if not isinstance(decoder, Decoder) and not sys.stdout.isatty():
             from kce.captures.fast.lines import lines
 
-            yield from lines(decoder, renderer, wanted)
+            is_utf8 = (sys.stdout.encoding or "").lower() == "utf-8"
+            yield from (text if is_utf8 else text.decode() for text in lines(decoder, renderer, wanted))
             return
     for message in decoder.messages():
         if message in wanted:
@@ -200,7 +204,13 @@ def few_collections() -> Iterator[None]:
 
 def _summarise(capture: CaptureFile | Source, decoder: Decoder | BulkDecoder, wanted: selection.Selection) -> int:
     counted = Summary()
-    counted.count(message for message in _with_progress(capture, decoder.messages()) if message in wanted)
+    if isinstance(decoder, Decoder):
+        counted.count(message for message in _with_progress(capture, decoder.messages()) if message in wanted)
+    else:
+        from kce.captures.fast.counts import count
+
+        for _ in _with_progress(capture, count(decoder, counted, wanted)):
+            pass
     for line in counted.lines(decoder.cluster, decoder.quality):
         click.echo(line)
     return 0 if decoder.quality.sound else 1

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
 from kce.captures.exchanges.ports import NO_PORTS, Ports, listener_ports
 from kce.harness.errors import HarnessError
-from kce.wire.configuration.definitions import ConfigError
-from kce.wire.configuration.property_file import parse_properties
 
 if TYPE_CHECKING:  # commands that read captures need neither nodes nor ZooKeeper
+    from rich.console import Console
+
     from kce.zookeeper.kafka_zk_client import KafkaZkClient
     from kce.zookeeper.store.kazoo import KazooStore
 
@@ -106,6 +105,9 @@ def node_settings(config: Path | None, settings: Iterable[str]) -> dict[str, str
 
 def properties_of_file(config: Path) -> dict[str, str]:
     """A server.properties file. Raises HarnessError."""
+    from kce.wire.configuration.definitions import ConfigError
+    from kce.wire.configuration.property_file import parse_properties
+
     try:
         return parse_properties(config.read_text(encoding="latin-1"))
     except (OSError, ConfigError) as e:
@@ -142,6 +144,8 @@ def ports_option(function: F) -> F:
 
 def plain_console(*, stderr: bool = False) -> Console:
     """A console on stdout, or stderr, that does not wrap lines where that is not a terminal."""
+    from rich.console import Console  # here, and in others: slow to import, and few commands need it
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 500)
 

@@ -1,6 +1,7 @@
 """Lines printed by kernels against those of the renderer: the same text.
 
-Covers: kce.captures.fast.line_kernels, kce.captures.fast.text_kernels, kce.captures.fast.text_programs
+Covers: kce.captures.fast.line_kernels, kce.captures.fast.sheets, kce.captures.fast.text_kernels,
+    kce.captures.fast.text_programs
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def check(data, window_bytes=WINDOW, brokers=(), **filters):
     expected = [renderer.line(message) for message in decoder.messages() if message in wanted]
     fast = BulkDecoder(capture_file(data), window_bytes=window_bytes)
     given = Renders(fast.cluster)
-    found = "".join(lines(fast, given, wanted))
+    found = b"".join(lines(fast, given, wanted)).decode()
     assert found.splitlines() == expected
     assert found.count("\n") == len(expected)
     assert fast.quality.to_json() == decoder.quality.to_json()
@@ -280,4 +281,4 @@ def test_the_command(monkeypatch, capsys):
     monkeypatch.setattr(of_lines, "lines", noticed)
     monkeypatch.setattr(cli, "BULK_FROM_BYTES", 1)
     cli.decode.main([path], standalone_mode=False)
-    assert capsys.readouterr().out == "".join(printed) == expected
+    assert capsys.readouterr().out == b"".join(printed).decode() == expected

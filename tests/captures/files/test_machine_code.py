@@ -1,0 +1,182 @@
+"""Kernels: compiled for what they are called with, kept on disk, linked without numba.
+
+Covers: kce.captures.files.machine_code
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numba.core.errors import NumbaError
+
+from kce.captures.files import machine_code
+from kce.captures.files.machine_code import Kernel, compiled
+from tests.captures.samples import unzipped
+
+FACTOR = 3
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def total(numbers, start):
+    found = start
+    for number in numbers:
+        found += FACTOR * np.int64(number)
+    return found
+
+
+def both(pair, doubled):
+    is_long = len(pair.left) > 2
+    first = pair.right[0, 1] * (2 if doubled else 1)
+    return first, is_long, np.int64(pair.left[0])
+
+
+def put(out, value):
+    out[0] = value
+
+
+@compiled
+def increased(number):
+    return number + FACTOR
+
+
+def twice_increased(number):
+    return increased(increased(number))
+
+
+def allocates(size):
+    return len(np.zeros(size, np.int64))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "kafka-controller-emulator" / "kernels"
+
+
+def kept_only(monkeypatch):
+    """From here on nothing is compiled."""
+    monkeypatch.setattr(Kernel, "_compile", lambda self, kinds: pytest.fail("compiled again"))
+
+
+def readonly(array):
+    array.flags.writeable = False
+    return array
+
+
+ROWS = np.arange(12, dtype=np.int64).reshape(4, 3)
+OTHERS = [ROWS[:, 1], ROWS[:, 1].copy(), readonly(np.arange(4)), np.arange(5, dtype=np.uint8), np.zeros(0, np.int64)]
+
+
+@pytest.mark.parametrize("numbers", OTHERS)
+@pytest.mark.parametrize("start", [0, -(1 << 40), np.int64(7), True])
+def test_arrays_and_numbers(numbers, start):
+    found = Kernel(total)(numbers, start)
+    assert found == total(numbers, start)
+    assert type(found) is int
+
+
+@pytest.mark.parametrize("doubled", [False, True, np.True_])
+def test_tuples(doubled):
+    pair = Pair(np.arange(1, 9, dtype=np.uint8), ROWS)
+    found = Kernel(both)(pair, doubled)
+    assert found == both(pair, doubled)
+    assert list(map(type, found)) == [int, bool, int]
+
+
+def test_nothing_returned():
+    out = np.zeros(1, np.int64)
+    kernel = Kernel(put)
+    assert kernel(out, 5) is None
+    assert kernel(out, 6) is None
+    assert out[0] == 6
+
+
+def test_the_same_array_with_other_contents():
+    numbers = np.arange(3)
+    kernel = Kernel(total)
+    assert kernel(numbers, 0) == 9
+    numbers[0] = 1
+    assert kernel(numbers, 0) == 12
+    assert kernel(numbers[:1], 0) == 3
+
+
+def test_kept(cache, monkeypatch):
+    assert Kernel(twice_increased)(1) == 7
+    (path,) = cache.iterdir()
+    assert path.name.startswith(f"{__name__}.twice_increased-")
+    kept_only(monkeypatch)
+    assert Kernel(twice_increased)(2) == 8
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_damaged(cache, damage, monkeypatch):
+    Kernel(total)(ROWS[0], 0)
+    (path,) = cache.iterdir()
+    path.write_bytes(path.read_bytes()[:-9] if damage is None else damage)
+    assert Kernel(total)(ROWS[0], 0) == 9
+    kept_only(monkeypatch)
+    assert Kernel(total)(ROWS[0], 0) == 9
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert Kernel(total)(ROWS[0], 0) == 9
+
+
+def test_other_code_for_other_constants(cache, monkeypatch):
+    """Those of a kernel's module, and of kernels that it calls."""
+    assert Kernel(total)(ROWS[0], 0) == 9
+    of_callers = Kernel(twice_increased).content
+    monkeypatch.setitem(globals(), "FACTOR", 10)
+    assert Kernel(total)(ROWS[0], 0) == 30
+    monkeypatch.setitem(globals(), "increased", Kernel(increased.__wrapped__))
+    assert Kernel(twice_increased).content != of_callers
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_old_files_are_removed(cache):
+    Kernel(total)(ROWS[0], 0)
+    (path,) = cache.iterdir()
+    long_ago = time.time() - machine_code._KEPT_S - 60
+    os.utime(path, (long_ago, long_ago))
+    Kernel(total)(ROWS[:, 0], 0)
+    (other,) = cache.iterdir()
+    assert other != path
+
+
+def test_a_kernel_allocates_nothing():
+    with pytest.raises(NumbaError, match="zeros"):
+        Kernel(allocates)(3)
+
+
+def test_decoding_loads_no_numba(tmp_path):
+    """Once all kernels are kept."""
+    file = tmp_path / "sample.pcap"
+    file.write_bytes(unzipped("kafka-3.9.1-tour"))
+    code = """
+        import sys
+        from kce.harness.cli import captures, main
+        captures.BULK_FROM_BYTES = 0
+        code = main(["decode", sys.argv[1]])
+        print(code, "numba" in sys.modules, "kce.captures.fast.lines" in sys.modules, file=sys.stderr)
+    """
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), str(file)], capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert runs[0].stdout == runs[1].stdout != ""
+    assert [run.stderr.splitlines()[-1] for run in runs] == ["0 True True", "0 False True"]
