@@ -9,6 +9,7 @@ import sys
 EXTRA_OF = {
     "cryptography": "pkcs12",
     "jinja2": "spark",
+    "llvmlite": "spark",
     "matplotlib": "spark",
     "numba": "spark",
     "numpy": "spark",

@@ -1,4 +1,7 @@
-"""Turns on the event loop: who has worked for a slice lets the loop look for input (rules B1.5, B1.6)."""
+"""Turns on the event loop: who has worked for a slice lets the loop look for input (rules B1.5, B1.6).
+
+Covers: broker_stub/reactor/turns.py.
+"""
 
 from __future__ import annotations
 

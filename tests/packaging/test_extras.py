@@ -26,6 +26,7 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
 NEEDS_SPARK = (
     "kce.captures.fast",
     "kce.captures.files.index",
+    "kce.captures.files.machine_code",
     "kce.captures.files.packet_kernels",
     "kce.captures.spark",
     "kce.captures.tables.rows",
