@@ -147,8 +147,10 @@ def spawn(
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     archived = archive(jars)
+    # a JVM that writes an archive cannot run from one
+    is_used = archived.is_file() and not any(option.startswith("-XX:ArchiveClassesAtExit=") for option in java)
     command = [
-        java[0], *([f"-XX:SharedArchiveFile={archived}"] * archived.is_file()),
+        java[0], *([f"-XX:SharedArchiveFile={archived}"] * is_used),
         "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
         "-Djute.maxbuffer=10000000", *java[1:],
         f"-Dlog4j2.configurationFile={logging.as_uri()}",

@@ -69,3 +69,5 @@ async def test_zookeeper_maps_the_archive_of_its_classes(tmp_path: Path, monkeyp
     archives = list((tmp_path / "cache").rglob("*.jsa"))
     assert len(archives) == class_archive.can_be_written()
     assert set(map(str, archives)) <= await mapped()
+    await trio.to_thread.run_sync(archive_classes.main)  # `make setup` again
+    assert list((tmp_path / "cache").rglob("*.jsa")) == archives
