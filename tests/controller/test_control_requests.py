@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kce import wire
@@ -79,6 +79,7 @@ def frame(request: wire.Message, version: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
+@settings(deadline=None)
 @given(CLUSTERS)
 def test_leader_and_isr(
     version: int, cluster: dict[TopicPartition, tuple[ReplicaAssignment, Leadership, bool]]
