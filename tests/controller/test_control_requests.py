@@ -95,6 +95,7 @@ def test_leader_and_isr(
 
 
 @pytest.mark.parametrize("version", range(5, 9))
+@settings(deadline=None)
 @given(CLUSTERS, st.booleans(), st.booleans())
 def test_update_metadata(
     version: int,

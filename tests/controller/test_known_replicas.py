@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kce import wire
@@ -54,6 +54,7 @@ def lists_of(context: ControllerContext, *, twice: bool = False) -> dict[BrokerI
 
 @example([("Aa", 0, {1, 2}, True), ("BB", 0, {1, 2}, True)], False, False)
 @example([("BB", 0, {1, 2}, True), ("Aa", 0, {1, 2}, True)], False, True)
+@settings(deadline=None)
 @given(PARTITIONS, st.booleans(), st.booleans())
 def test_states_are_dealt_out_as_tables_are_grouped(
     partitions: list[tuple[str, int, set[int], bool]], twice: bool, at_once: bool
@@ -105,6 +106,7 @@ class Sent:
         self.requests += [(to, as_received(request, api_version)) for to in brokers]
 
 
+@settings(deadline=None)
 @given(PARTITIONS, st.sampled_from(["2.8-IV0", "0.11.0"]), st.booleans())
 def test_a_batch_with_something_else_sends_the_same(
     partitions: list[tuple[str, int, set[int], bool]], ibp: str, new_first: bool
@@ -146,6 +148,7 @@ def test_a_batch_with_something_else_sends_the_same(
         assert len(sent_by_many.requests) == len(sent_by_each.requests)
 
 
+@settings(deadline=None)
 @given(PARTITIONS, st.sampled_from(["2.8-IV0", "0.11.0"]), st.booleans(), st.booleans())
 def test_what_is_added_at_once_is_what_is_added_one_by_one(
     partitions: list[tuple[str, int, set[int], bool]], ibp: str, new_first: bool, twice: bool
