@@ -262,35 +262,31 @@ def read_multi(buffer: bytes, offset: int, ops: Sequence[Op], chroot: str = "") 
 
 def read_data(buffer: bytes, offset: int, paths: Sequence[str]) -> list[NodeData | StoreError]:
     """The answer to a ``multi_read`` of GET_DATA. Raises ValueError, struct.error for what is none."""
-    answers: list[NodeData | StoreError] = []
-    header, stat = _HEADER_AND_INT.unpack_from, _STAT.unpack_from
-    for path in paths:
-        opcode, done, _, number = header(buffer, offset)
-        offset += 13
-        if opcode == GET_DATA:
-            end = offset + number if number > 0 else offset
-            answers.append(_data((buffer[offset:end], _stat(stat(buffer, end)))))
-            offset = end + 68
-        elif done:
-            raise ValueError(f"a multiRead of {len(paths)} has {len(answers)} answers")
-        else:
-            answers.append(error(number, path))
-    return answers
+    stat = _STAT.unpack_from
+    return _read_nodes(lambda data, at: _data((data, _stat(stat(buffer, at)))), buffer, offset, paths)
 
 
 def read_decoded(
     decode: Callable[[bytes, int], T], buffer: bytes, offset: int, paths: Sequence[str]
 ) -> list[T | StoreError]:
     """The same; of each node only what ``decode`` makes of its data and version, because there may be a million."""
+    version = _INT.unpack_from
+    return _read_nodes(lambda data, at: decode(data, version(buffer, at + _VERSION_AT)[0]), buffer, offset, paths)
+
+
+def _read_nodes(
+    make: Callable[[bytes, int], T], buffer: bytes, offset: int, paths: Sequence[str]
+) -> list[T | StoreError]:
+    """``make`` gets each node's data, and where its stat is in the buffer."""
     answers: list[T | StoreError] = []
-    header, version_at = _HEADER_AND_INT.unpack_from, _INT.unpack_from
+    header = _HEADER_AND_INT.unpack_from
     for path in paths:
         opcode, done, _, number = header(buffer, offset)
-        offset += 13
+        offset += _HEADER_AND_INT.size
         if opcode == GET_DATA:
             end = offset + number if number > 0 else offset
-            answers.append(decode(buffer[offset:end], version_at(buffer, end + _VERSION_AT)[0]))
-            offset = end + 68
+            answers.append(make(buffer[offset:end], end))
+            offset = end + _STAT.size
         elif done:
             raise ValueError(f"a multiRead of {len(paths)} has {len(answers)} answers")
         else:
