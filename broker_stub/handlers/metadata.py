@@ -257,7 +257,7 @@ class _Topics:
             error, leader = (ErrorCode.NONE if complete else ErrorCode.REPLICA_NOT_AVAILABLE), state.leader
         else:
             error, leader = self._unreachable_error(state.leader), NO_LEADER
-        made: MetadataResponsePartition = MetadataResponsePartition(
+        return MetadataResponsePartition(
             error_code=error,
             partition_index=state.partition_index,
             leader_id=leader,
@@ -266,7 +266,6 @@ class _Topics:
             isr_nodes=isr,
             offline_replicas=state.offline_replicas,
         )
-        return made
 
     def _listed(self, brokers: tuple[int, ...]) -> tuple[int, ...]:
         """Only version 0 omits brokers that cannot be reached."""

@@ -119,7 +119,7 @@ def _encoded_response(
 
 
 def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse:
-    response: OffsetCommitResponse = OffsetCommitResponse(
+    return OffsetCommitResponse(
         topics=tuple(
             OffsetCommitResponseTopic(
                 name=topic,
@@ -131,7 +131,6 @@ def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse
             for topic, of_topic in by_topic(codes).items()
         )
     )
-    return response
 
 
 def error_response(message: OffsetCommitRequest, context: RequestContext, error: ErrorCode) -> OffsetCommitResponse:
