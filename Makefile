@@ -25,6 +25,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# an editable install compiles nothing, and where Python may not write it every command would compile again
+	@$(BIN)/python -m compileall -q kce kce/*/ pyspark_kafka_capture
 	-@$(BIN)/python -m kce.harness.archive_classes
 	-@$(BIN)/python -m kce.captures.spark.archive_classes
 	@touch $(STAMP)

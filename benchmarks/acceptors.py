@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 from kce import wire
 
+#: length, key, version and correlation id
+_HEAD_BYTES = 12
+
 
 class Acceptors:
     """Sockets that answer control requests, in one thread. They keep only the header of a request."""
@@ -53,9 +56,13 @@ class Acceptors:
                     self._read(key.fileobj, key.data)
 
     def _read(self, connection: socket.socket, state: list) -> None:
-        """``state``: the first bytes of the request, and how many of its bytes are missing."""
+        """``state``: the first bytes of the request, and how many of its bytes are missing. Those are not copied."""
+        head, missing = state
         try:
-            got = connection.recv_into(self._chunk)
+            if missing:
+                got = connection.recv_into(self._chunk, min(missing, len(self._chunk)), socket.MSG_TRUNC)
+            else:
+                got = connection.recv_into(self._chunk, _HEAD_BYTES - len(head))
         except BlockingIOError:
             return
         except OSError:
@@ -65,21 +72,15 @@ class Acceptors:
             connection.close()
             return
         self.bytes += got
-        view = self._chunk[:got]
-        while view:
-            head, missing = state
-            if missing:
-                used = min(missing, len(view))
-                state[1] -= used
-            else:
-                used = min(12 - len(head), len(view))
-                head += view[:used]
-                if len(head) == 12:
-                    state[1] = int.from_bytes(head[:4], "big") - 8
-            view = view[used:]
-            if len(head) == 12 and state[1] == 0:
-                self._answer(connection, head)
-                state[0] = bytearray()
+        if missing:
+            state[1] -= got
+        else:
+            head += self._chunk[:got]
+            if len(head) == _HEAD_BYTES:
+                state[1] = int.from_bytes(head[:4], "big") + 4 - _HEAD_BYTES
+        if len(head) == _HEAD_BYTES and state[1] == 0:
+            self._answer(connection, head)
+            state[0] = bytearray()
 
     def _answer(self, connection: socket.socket, head: bytearray) -> None:
         key, version, correlation_id = struct.unpack(">hhi", head[4:12])

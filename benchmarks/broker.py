@@ -7,7 +7,10 @@
                         data listener, which it then shares with the load
     control/idle        without load
     control/loaded      while 64 connections keep 4 Metadata requests of a 500-partition topic under way each
-    control/records     while two clients produce records of 100 bytes with acks=all to six partitions and fetch them
+    control/records     while two clients produce records of 100 bytes with acks=all to six partitions and fetch them:
+                        four busy connections, too few for a queue at the data listener
+    control/clients     while 64 connections keep 4 requests under way each: half of them Produce, acks=all, ten records
+                        of 100 bytes; half of them Fetch of 16 kB
     control/hostile     the same on the control listener while one legal but huge Metadata request is worked on
     connections/...     memory of 10,000 idle connections; connections opened, used once and closed a second
 
@@ -139,7 +142,18 @@ def records_load(server: Server) -> Iterator[None]:
         yield
 
 
-LOADS = {"loaded": metadata_load, "records": records_load}
+@contextmanager
+def clients_load(server: Server) -> Iterator[None]:
+    connections, in_flight = LOAD
+    load.fill_partition(server.data)
+    with ExitStack() as stack:
+        for payload in (load.PRODUCE, load.FETCH):
+            how = (connections // 2, in_flight, 1e9, payload)
+            stack.enter_context(load.in_background(load.hammer, server.data, *how))
+        yield
+
+
+LOADS = {"loaded": metadata_load, "records": records_load, "clients": clients_load}
 
 
 async def control(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.synchronize import Event
+from typing import Any
 
 import confluent_kafka
 
@@ -21,6 +22,8 @@ from kce.wire.codegen import write_uvarint
 
 Address = tuple[str, int]
 TOPIC = "wide"
+#: of PRODUCE and FETCH; `produce_and_consume` uses the first few
+PARTITION = 100
 
 API_VERSIONS = wire.frame(
     wire.encode_request(
@@ -41,6 +44,27 @@ LEADER_AND_ISR = wire.frame(
         api_version=7, correlation_id=1, client_id="1",
     )
 )  # fmt: skip
+
+
+def _produce() -> bytes:
+    """A Produce request: acks=all, a batch of ten records of 100 bytes."""
+    now_ms = time.time_ns() // 1_000_000  # what is old is deleted
+    records = (wire.Record(offset=i, timestamp=now_ms, key=None, value=bytes(100)) for i in range(10))
+    data = wire.PartitionProduceData(index=PARTITION, records=wire.write_records(wire.RecordBatch.of(*records)))
+    topic = wire.TopicProduceData(name=TOPIC, partition_data=(data,))
+    message = wire.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(topic,))
+    return wire.frame(wire.encode_request(message, api_version=9, correlation_id=1, client_id="benchmark"))
+
+
+def _fetch() -> bytes:
+    """A Fetch request without a session: 16 kB from the beginning of the partition."""
+    partition = wire.FetchPartition(partition=PARTITION, fetch_offset=0, partition_max_bytes=1 << 14)
+    topic = wire.FetchTopic(topic=TOPIC, partitions=(partition,))
+    message = wire.FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=(topic,))
+    return wire.frame(wire.encode_request(message, api_version=12, correlation_id=1, client_id="benchmark"))
+
+
+PRODUCE, FETCH = _produce(), _fetch()
 
 
 def ask(connection: socket.socket, request: bytes) -> bytes:
@@ -65,6 +89,18 @@ def request(address: Address, message: wire.Message, version: int) -> wire.Messa
     with socket.create_connection(address) as connection:
         answer = ask(connection, wire.frame(encoded))
     return wire.decode_response(answer, api_key=message.__api_key__, api_version=version)[1]
+
+
+def fill_partition(address: Address) -> None:
+    """Send PRODUCE until FETCH gets all it asks for: its answers have one size then. Raises ValueError."""
+    with socket.create_connection(address) as connection:
+        for _ in range(2 * (1 << 14) // len(PRODUCE)):
+            answer: Any = wire.decode_response(ask(connection, PRODUCE), api_key=0, api_version=9)[1]
+            if error := answer.responses[0].partition_responses[0].error_code:
+                raise ValueError(f"Produce was refused: error {error}")
+        answer = wire.decode_response(ask(connection, FETCH), api_key=1, api_version=12)[1]
+        if len(answer.responses[0].partitions[0].records) != 1 << 14:
+            raise ValueError(f"Fetch did not get 16 kB: {answer}")
 
 
 def hammer(

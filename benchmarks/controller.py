@@ -24,6 +24,7 @@ the bytes sent to the brokers are printed, to show that both did the same work.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ from kce.controller.kafka_controller import KafkaController
 from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
 from kce.harness.java import find_java
 from kce.harness.links import Links
+from kce.harness.members import MEMORY
 from kce.harness.node_links import NodeLinks
 from kce.harness.node_process import tune_process
 from kce.harness.world import RealWorld
@@ -240,7 +242,8 @@ def start_ours(zookeeper: str, folder: Path, control_port: int) -> Subject:
     port = free_port()
     command = [sys.executable, __file__, "--subject", zookeeper, "--ports", f"{control_port},{port}"]
     out = (folder / "out.log").open("wb")
-    return Subject(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out), port)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=MEMORY | os.environ)
+    return Subject(process, port)
 
 
 async def subject(zookeeper: str, control_port: int, port: int) -> None:

@@ -95,6 +95,8 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int) -> float:
             "enable.auto.commit": False,
             "log_level": 0,
             "check.crcs": False,
+            # whoever fills the client's queue is else not asked again for a second, and slower for being fast
+            "fetch.queue.backoff.ms": 5,
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, i, 0) for i in range(partitions)])

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 
@@ -50,7 +50,9 @@ from kce.broker_stub.ports import (
     LogDirEvents,
     NoController,
     NoStore,
+    NoTopicSettings,
     TlsPort,
+    TopicSettings,
 )
 from kce.broker_stub.producer_ids import Allocate, ControllerProducerIds, ProducerIdManager
 from kce.broker_stub.quotas.administration import CONNECTION_CREATION_RATE
@@ -112,7 +114,7 @@ class Broker:
         admin: AdminPort | None = None,
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
-        prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
+        topic_settings: TopicSettings | None = None,
         allocate_producer_ids: Allocate | None = None,
         replication_quotas: ReplicationQuotas | None = None,
         offsets_partitions: int | None = None,
@@ -177,6 +179,7 @@ class Broker:
         else:
             assert isr_store is not None
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
+        topic_settings = topic_settings or NoTopicSettings()
         of_controller = ControllerProducerIds(config.broker_id, lambda: self.broker_epoch, self._channels[1])
         by_controller = config.inter_broker_protocol_version.supports_allocate_producer_ids
         own = None if by_controller else allocate_producer_ids
@@ -192,6 +195,7 @@ class Broker:
             lambda: self.broker_epoch,
             random,
             replication_quotas or ReplicationQuotas(config),
+            topic_settings,
         )
         self.replica_manager = ReplicaManager(
             config.broker_id,
@@ -253,7 +257,7 @@ class Broker:
             topic_creation=AutoTopicCreation(config, self.metadata_cache, admin, self._spawn),
             authorization=Authorization(authorizer),
             tokens=tokens,
-            prepare_topics=prepare_topics,
+            topic_settings=topic_settings,
             spawn=self._spawn,
         )
         #: updated by the listener of configuration changes

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.log import Appended, Origin
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions, Produced
+from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
+from kce.broker_stub.replication.delayed import Produced
 from kce.wire import ErrorCode
 from kce.wire.record import RecordBatch
 from kce.wire.records import read_records, spans

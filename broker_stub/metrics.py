@@ -9,12 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import trio
+
 from kce.broker_stub import Broker
 from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.quotas.entities import Client, sanitize
+from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
+from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.broker_stub.sampled import now_ms
 from kce.metrics import Gauge, Meter, Metric, MetricName
 from kce.wire import error_name
@@ -32,7 +37,11 @@ def broker_metrics(broker: Broker) -> Iterator[Named]:
     yield from _replica_manager(broker)
     yield from _groups(broker)
     yield from _transactions(broker)
+    yield from _fetchers(broker.replication.fetchers)
+    yield from _conversions(broker.replication.data_plane)
+    yield from _reassignments(broker.replication.data_plane)
     yield from _network(broker)
+    yield from _connections(broker.socket_server.quotas)
     yield from _quotas(broker.client_quotas)
     for partition in broker.replica_manager.partitions.values():
         yield from _partition(partition)
@@ -122,6 +131,43 @@ def _transactions(broker: Broker) -> Iterator[Named]:
         yield _gauge("kafka.server", kind, "partition-load-time-avg", times.avg)
 
 
+def _fetchers(manager: FetcherManager) -> Iterator[Named]:
+    """Of those that run, and of the partitions that they fetch."""
+    group, tags = "kafka.server", (("clientId", "Replica"),)
+    lags = [state.lag for fetcher in manager.fetchers for state in fetcher.partitions.values()]
+    yield _gauge(group, "ReplicaFetcherManager", "MaxLag", max((0, *lags)), tags)
+    yield _gauge(group, "ReplicaFetcherManager", "FailedPartitionsCount", manager.failed_partitions, tags)
+    for fetcher in manager.fetchers:
+        client = (("clientId", fetcher.name),)
+        leader = (*client, ("brokerHost", fetcher.endpoint.host), ("brokerPort", str(fetcher.endpoint.port)))
+        counts = {"RequestsPerSec": fetcher.requests, "BytesPerSec": fetcher.bytes}
+        for name, count in counts.items():
+            yield MetricName(group, "FetcherStats", name, leader), Meter(lambda count=count: count)  # type: ignore[misc]
+        for (topic, number), state in fetcher.partitions.items():
+            of_partition = (*client, ("topic", topic), ("partition", str(number)))
+            yield _gauge(group, "FetcherLagMetrics", "ConsumerLag", state.lag, of_partition)
+
+
+def _reassignments(plane: DataPlane) -> Iterator[Named]:
+    meters: dict[str, Callable[[], int]] = {
+        "ReassignmentBytesInPerSec": lambda: plane.reassignment_bytes_in,
+        "ReassignmentBytesOutPerSec": lambda: plane.reassignment_bytes_out,
+    }
+    for name, read in meters.items():
+        yield MetricName("kafka.server", "BrokerTopicMetrics", name), Meter(read)
+
+
+def _conversions(plane: DataPlane) -> Iterator[Named]:
+    """Of records in other formats: of all topics, and of each that has had some."""
+    found = (("Produce", plane.produce_conversions), ("Fetch", plane.fetch_conversions))
+    for name, counts in found:
+        full = f"{name}MessageConversionsPerSec"
+        yield MetricName("kafka.server", "BrokerTopicMetrics", full), Meter(counts.total)
+        for topic, count in counts.items():
+            of_topic = MetricName("kafka.server", "BrokerTopicMetrics", full, (("topic", topic),))
+            yield of_topic, Meter(lambda count=count: count)  # type: ignore[misc]
+
+
 def _network(broker: Broker) -> Iterator[Named]:
     """Rules 12.12 and B1.33."""
     for plane in broker.socket_server.planes:
@@ -138,10 +184,27 @@ def _network(broker: Broker) -> Iterator[Named]:
             MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
             Meter(lambda of_api=of_api: of_api.requests),  # type: ignore[misc]
         )
+        for name, times in of_api.histograms():
+            yield MetricName("kafka.network", "RequestMetrics", name, (("request", api),)), times
         for code, count in of_api.errors.items():
             of_error = ("request", api), ("error", error_name(code))
-            name = MetricName("kafka.network", "RequestMetrics", "ErrorsPerSec", of_error)
-            yield name, Meter(lambda count=count: count)  # type: ignore[misc]
+            errors = MetricName("kafka.network", "RequestMetrics", "ErrorsPerSec", of_error)
+            yield errors, Meter(lambda count=count: count)  # type: ignore[misc]
+
+
+def _connections(quotas: ConnectionQuotas) -> Iterator[Named]:
+    """Of each listener that has had a connection, and of each address with a limit (rules B1.47 to B1.51)."""
+    now, group, kind = trio.current_time(), "kafka.server", "socket-server-metrics"
+    yield _gauge(group, kind, "broker-connection-accept-rate", quotas.rate.measure(now))
+    for listener, meters in quotas.listeners.items():
+        tags = (("listener", listener),)
+        yield _gauge(group, kind, "connection-accept-rate", meters.rate.measure(now), tags)
+        for name, time in (("connection", meters.throttle_time), ("ip-connection", meters.ip_throttle_time)):
+            yield _gauge(group, kind, f"{name}-accept-throttle-time", time.measure(int(now * 1000)), tags)
+        blocked = MetricName("kafka.network", "Acceptor", "AcceptorBlockedPercent", tags)
+        yield blocked, Meter(lambda meters=meters: meters.blocked_ns)  # type: ignore[misc]
+    for address, rate in quotas.addresses.items():
+        yield _gauge(group, kind, "connection-accept-rate", rate.measure(now), (("ip", address),))
 
 
 def _quotas(quotas: ClientQuotas) -> Iterator[Named]:

@@ -155,8 +155,9 @@ class Partition:
     @property
     def maximal_isr(self) -> tuple[int, ...]:
         """The committed ISR and the replicas that the pending change adds (rule 9.48)."""
-        added = () if self.pending is None else tuple(i for i in self.pending.leader_and_isr.isr if i not in self.isr)
-        return self.isr + added
+        if self.pending is None:
+            return self.isr
+        return self.isr + tuple(i for i in self.pending.leader_and_isr.isr if i not in self.isr)
 
     # records
 
@@ -195,7 +196,7 @@ class Partition:
     ) -> Appended:
         """Rules B3.12, B3.13, B3.16 to B3.21, T10.15. Raises ApiException."""
         log = self.leader_log()
-        if acks == ALL and len(self.isr) < self.min_isr:
+        if acks == ALL and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self.min_isr:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"the ISR of {self.topic_partition} has {len(self.isr)} replicas, not {self.min_isr}",
@@ -220,10 +221,13 @@ class Partition:
 
         ``joins``: whether a broker, which follows, is about to join the ISR of a log that ends there.
         """
-        if self.log is None or not self.is_leader or len(self.isr) < self.min_isr:
+        log = self.log
+        if log is None or not self.is_leader:
             return False
-        end = self.log.end
-        return self.log.maybe_increment_high_watermark(self.followers.high_watermark(end, self.maximal_isr, joins))
+        new = self.followers.high_watermark(log.end, self.maximal_isr, joins)
+        if len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self.min_isr:
+            return False
+        return log.maybe_increment_high_watermark(new)
 
     def may_join_isr(self, broker_id: int) -> bool:
         """Whether a follower has what the ISR has (rule 9.47)."""

@@ -26,6 +26,8 @@ from kce.wire.vocabulary import NO_LEADER, TopicPartition
 
 #: host and port
 Address: TypeAlias = tuple[str, int]
+#: calls what it gets, now or later
+InTurn: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class FrameMemory(Protocol):
@@ -70,10 +72,14 @@ class Link(Protocol):
         """The next frame; None if the peer has closed. Raises wire.LimitExceeded, trio.BrokenResourceError."""
 
     def receive_nowait(self) -> bytes | None:
-        """The next frame, if it was received with an earlier one and nothing speaks against handing it out now."""
+        """The next frame, if it has come and nothing speaks against handing it out now."""
 
-    async def wait_for_input(self) -> bool:
-        """Until bytes come, which stay unread, or ``stop_waiting`` is called. False at once if the link cannot know."""
+    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+        """Call ``on_input``, not in this task, whenever there is something to ``receive_nowait``. It must not raise.
+
+        Returns when it returns False, when ``stop_waiting`` is called, when only ``receive`` can tell what has come,
+        and at once if the link cannot call. Raises trio.ClosedResourceError.
+        """
 
     def stop_waiting(self) -> None:
         """End the ``wait_for_input`` of another task."""
@@ -81,9 +87,9 @@ class Link(Protocol):
     async def send(self, *payloads: Payload) -> None:
         """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
-    def send_nowait(self, payload: Payload) -> bool:
-        """Send a frame if that need not wait, and whether it was sent; who is told so calls ``flush`` before it sends
-        another, if there ``is_unsent`` something."""
+    def send_nowait(self, *payloads: Payload) -> bool:
+        """Send frames if that need not wait, and whether they were sent; who is told so calls ``flush`` before it sends
+        more, if there ``is_unsent`` something."""
 
     @property
     def is_unsent(self) -> bool:
@@ -239,6 +245,31 @@ class AdminPort(Protocol):
 
     async def put_consumer_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
         """Rule G7.16."""
+
+
+class TopicSettings(Protocol):
+    """The settings of topics, which are read after the broker has heard of a topic, and before anything depends on
+    them."""
+
+    @property
+    def unread(self) -> Collection[str]:
+        """The topics whose settings are not read yet."""
+
+    def expect(self, topics: Collection[str]) -> None:
+        """Read them soon."""
+
+    async def read(self, topics: Collection[str]) -> None:
+        """Read them now. Returns when they are read, or cannot be read now."""
+
+
+class NoTopicSettings:
+    """Topics have none."""
+
+    unread: Collection[str] = ()
+
+    def expect(self, topics: Collection[str]) -> None: ...
+
+    async def read(self, topics: Collection[str]) -> None: ...
 
 
 class NoController:

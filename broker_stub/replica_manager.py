@@ -269,6 +269,7 @@ class ReplicaManager:
     def _get_or_create(self, topic_partition: TopicPartition) -> Partition:
         partition = self.partitions.get(topic_partition)
         if partition is None:
+            topic_partition = self._log_manager.known(topic_partition)
             partition = Partition(topic_partition, self.broker_id, self._log_manager)
             self.partitions[topic_partition] = partition
         return partition

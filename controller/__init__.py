@@ -12,6 +12,7 @@
                       one capability each, on the shared `runtime`
     request_batch     the control requests of one step           channel_manager  one channel per broker, with retries
     control_requests  how they are built                         encoded_states, known_replicas  for many partitions
+    vectorised        the same with numpy, for very many
     metrics           under Kafka's names                        config           settings
 
 The order is always: decide, write to ZooKeeper under the controller epoch, update the context, send. This package knows

@@ -137,9 +137,13 @@ class Channel:
         correlation_id = self._correlation_id
         self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         start, rest = queued.encode(correlation_id)
-        with trio.fail_after(self._config.request_timeout_ms / 1000):
+        frame = b""
+        deadline = trio.current_time() + self._config.request_timeout_ms / 1000
+        with trio.CancelScope(deadline=deadline) as scope:  # fail_after is a generator, and takes twice as long
             await self._connection.send_frame(start, rest)
             frame = await self._connection.receive_frame()
+        if scope.cancelled_caught:
+            raise trio.TooSlowError
         api_key = queued.message.__api_key__
         header, response = wire.decode_response(frame, api_key=api_key, api_version=queued.api_version)
         if header.correlation_id != correlation_id:

@@ -9,7 +9,7 @@ import enum
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from kce.controller.iteration_order import HashedSet
@@ -80,8 +80,8 @@ class ControllerContext:
         self.preferred_replica_imbalance_count = 0
         self.being_reassigned.clear()  # it keeps its order
         self.partition_states: dict[TopicPartition, PartitionState] = {}
-        #: by broker: transitions change one broker's replicas at a time
-        self._replica_states: dict[BrokerId, dict[TopicPartition, ReplicaState]] = {}
+        #: of each partition, by broker; those of equal replicas are mostly one object, which never changes
+        self._replica_states: dict[TopicPartition, Mapping[BrokerId, ReplicaState]] = {}
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.topics_to_delete: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
@@ -260,6 +260,14 @@ class ControllerContext:
         available = self.live_broker_ids
         return tuple(broker for broker in dict.fromkeys(replicas) if broker in available)
 
+    def has_replicas_offline(self) -> bool:
+        """Whether a replica is on a broker that is gone, or in a log directory that is."""
+        if self.replicas_on_offline_dirs:
+            return True
+        live, all_of = self.live_broker_ids, self.assignments.values()
+        distinct = dict(zip(map(id, all_of), all_of, strict=True)).values()
+        return not all(live.issuperset(assignment.replicas) for assignment in distinct)
+
     def offline_replicas(self) -> Callable[[TopicPartition, tuple[BrokerId, ...]], tuple[BrokerId, ...]]:
         """A function of a partition and its replicas: those that are offline. Fast for many partitions; stale as soon
         as the context changes."""
@@ -276,11 +284,9 @@ class ControllerContext:
         return of
 
     def topics_with_offline_replicas(self) -> set[str]:
+        if not self.has_replicas_offline():
+            return set()
         of = self.offline_replicas()
-        if not self.replicas_on_offline_dirs:
-            distinct = {id(assignment): (tp, assignment) for tp, assignment in self.assignments.items()}
-            if not any(of(tp, assignment.replicas) for tp, assignment in distinct.values()):
-                return set()
         return {tp.topic for tp, assignment in self.assignments.items() if of(tp, assignment.replicas)}
 
     # leadership
@@ -288,16 +294,21 @@ class ControllerContext:
     def put_leadership(self, tp: TopicPartition, leadership: Leadership) -> None:
         self.put_all_leadership({tp: leadership})
 
-    def put_all_leadership(self, found: Mapping[TopicPartition, Leadership]) -> None:
-        """``put_leadership`` of each."""
+    def put_all_leadership(self, found: Mapping[TopicPartition, Leadership], *, are_new: bool = False) -> None:
+        """``put_leadership`` of each; ``are_new``: none has one yet."""
         leadership, deleted = self.leadership, self.topics_to_delete
         counted = {tp: known for tp, known in found.items() if tp.topic not in deleted} if deleted else found
-        before = {tp: leadership[tp] for tp in counted.keys() & leadership.keys()}
+        before = {} if are_new else {tp: leadership[tp] for tp in counted.keys() & leadership.keys()}
         self.preferred_replica_imbalance_count += self._imbalance(counted) - self._imbalance(before)
         leadership.update(found)
 
     def _imbalance(self, known: Mapping[TopicPartition, Leadership]) -> int:
         return sum(map(_is_imbalanced, self.assignments_of(known), known.values()))
+
+    def partitions_without_leadership(self) -> Collection[TopicPartition]:
+        if _are_same(self.leadership, self.assignments):
+            return ()
+        return self.assignments.keys() - self.leadership.keys()
 
     def clear_leadership(self) -> None:
         self.leadership.clear()
@@ -362,30 +373,58 @@ class ControllerContext:
             return
         self.partition_states = states
         self.offline_partition_count = sum(
-            tp.topic not in self.topics_with_deletion_started
-            for tp, state in states.items() if state is PartitionState.OFFLINE
-        )  # fmt: skip
+            tp.topic not in self.topics_with_deletion_started for tp in self.partitions_in_state(PartitionState.OFFLINE)
+        )
 
     def partition_state(self, tp: TopicPartition) -> PartitionState:
         return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
 
     def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
         wanted = set(states)  # quicker than a tuple
+        if wanted.isdisjoint(self.partition_states.values()):  # as mostly
+            return []
         return [tp for tp, state in self.partition_states.items() if state in wanted]
 
-    def replica_states_of(self, broker: BrokerId) -> dict[TopicPartition, ReplicaState]:
-        """The states of one broker's replicas, to read and to change; absent means NonExistent."""
-        return self._replica_states.setdefault(broker, {})
+    def set_replica_states(self, partitions: Iterable[TopicPartition]) -> None:
+        """Those of new partitions: online, or ineligible for deletion where the replica is offline."""
+        of_equal: dict[int, Mapping[BrokerId, ReplicaState]] = {}  # assignments, which are one object
+        is_offline = self.offline_replicas()
+        added = list(partitions)
+        found = []
+        for tp, assignment in zip(added, map(self.assignments.__getitem__, added), strict=True):
+            states = of_equal.get(id(assignment))
+            if states is None or self.replicas_on_offline_dirs:
+                gone = is_offline(tp, assignment.replicas)
+                states = of_equal[id(assignment)] = {
+                    r: ReplicaState.DELETION_INELIGIBLE if r in gone else ReplicaState.ONLINE
+                    for r in assignment.replicas
+                }
+            found.append(states)
+        self._replica_states.update(zip(added, found, strict=True))
 
     def put_replica_states(self, broker: BrokerId, partitions: Iterable[TopicPartition], state: ReplicaState) -> None:
-        added = dict.fromkeys(partitions, state)
-        if known := self._replica_states.get(broker):
-            known.update(added)
-        else:
-            self._replica_states[broker] = added
+        """``state`` NON_EXISTENT: it has none any more."""
+        states, of_equal = self._replica_states, dict[int, tuple[object, Mapping[BrokerId, ReplicaState]]]()
+        for tp in partitions:
+            before = states.get(tp, _NO_STATES)
+            changed = of_equal.get(id(before))
+            if changed is None:
+                after = {**before, broker: state}
+                if state is ReplicaState.NON_EXISTENT:
+                    del after[broker]
+                changed = of_equal[id(before)] = before, after  # it keeps ``before``, and so the id is of no other
+            if changed[1]:
+                states[tp] = changed[1]
+            else:
+                states.pop(tp, None)
+
+    def replica_states_on(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> list[ReplicaState]:
+        """Of the replica of each on one broker."""
+        states = self._replica_states
+        return [states.get(tp, _NO_STATES).get(broker, ReplicaState.NON_EXISTENT) for tp in partitions]
 
     def replica_state(self, replica: PartitionReplica) -> ReplicaState:
-        return self.replica_states_of(replica.replica).get(replica.topic_partition, ReplicaState.NON_EXISTENT)
+        return self._replica_states.get(replica[0], _NO_STATES).get(replica[1], ReplicaState.NON_EXISTENT)
 
     def replicas_in_state(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
         return [r for r in self.replicas_of_topic(topic) if self._known_replica_state(r) is state]
@@ -393,7 +432,7 @@ class ControllerContext:
     def replica_states_of_topic(self, topic: str) -> set[ReplicaState | None]:
         """The states that its replicas have; None for one without."""
         states, of = self._replica_states, self.assignments
-        return {states[r].get(tp) if r in states else None for tp in self.partitions_of(topic) for r in of[tp].replicas}
+        return {states.get(tp, _NO_STATES).get(r) for tp in self.partitions_of(topic) for r in of[tp].replicas}
 
     def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
         """Raises KeyError for a replica without a state (rule 5.23)."""
@@ -403,10 +442,11 @@ class ControllerContext:
         return any(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))
 
     def _known_replica_state(self, replica: PartitionReplica) -> ReplicaState:
-        return self.replica_states_of(replica.replica)[replica.topic_partition]
+        return self._replica_states[replica.topic_partition][replica.replica]
 
 
 NO_ASSIGNMENT = ReplicaAssignment()
+_NO_STATES: Mapping[BrokerId, ReplicaState] = {}
 
 
 _partition: Callable[[tuple[str, int]], TopicPartition] = functools.partial(tuple.__new__, TopicPartition)

@@ -5,8 +5,10 @@ Versions that group partitions by topic carry them encoded (`encoded_states`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from kce import wire
 from kce.controller.context import ControllerContext
@@ -19,12 +21,14 @@ from kce.controller.encoded_states import (
     update_metadata_topic,
 )
 from kce.controller.iteration_order import HashTable, by_topic
-from kce.controller.known_replicas import KnownTopics, LeaderAndIsrState
+from kce.controller.known_replicas import KnownTopics, LeaderAndIsrState, Rows, is_worth_numpy
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import BrokerId, Leadership, RegisteredBroker, TopicPartition
 
+#: where a partition does not matter
+_ANY = TopicPartition("", 0)
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
@@ -107,12 +111,15 @@ def build_update_metadata(
     config: BatchConfig,
     context: ControllerContext,
     leadership: HashTable[TopicPartition, Leadership],
+    rows: Rows | None = None,
 ) -> wire.UpdateMetadataRequest:
-    """The request for all brokers, without broker epoch. Raises EncodeError."""
+    """The request for all brokers, without broker epoch. ``rows``: the partitions, if somebody has them already.
+
+    Raises EncodeError."""
     flat: list[wire.UpdateMetadataPartitionState] = []
     topics: wire.Encoded | tuple[()] = ()
     if version >= 5:
-        topics = _update_metadata_topics(version, context, leadership)
+        topics = _update_metadata_topics(version, context, leadership, rows)
     else:
         offline = context.offline_replicas()
         for tp in leadership.order():
@@ -129,29 +136,52 @@ def build_update_metadata(
 
 
 def _update_metadata_topics(
-    version: int, context: ControllerContext, leadership: HashTable[TopicPartition, Leadership]
+    version: int,
+    context: ControllerContext,
+    leadership: HashTable[TopicPartition, Leadership],
+    rows: Rows | None,
 ) -> wire.Encoded:
+    ids = context.topic_ids
+
+    def around(topic: str, partitions: int) -> tuple[bytes, bytes]:
+        return update_metadata_topic(version, topic, ids.get(topic)).around(partitions)
+
+    if rows is not None and not context.replicas_on_offline_dirs and not context.topics_to_delete:
+        offline = context.offline_replicas()
+        of_kinds = [
+            update_metadata_tail(version, known, assignment.replicas, offline(_ANY, assignment.replicas), False)
+            for known, assignment in rows.kinds
+        ]
+        return rows.partitions.sorted(leadership.buckets).encoded(of_kinds, around)
+    tails = _tails(version, context, leadership)
+    if is_worth_numpy(leadership):
+        from kce.controller import vectorised
+
+        kinds = {tail: kind for kind, tail in enumerate(dict.fromkeys(tails))}
+        partitions = vectorised.Partitions(leadership, map(kinds.__getitem__, tails))
+        return partitions.sorted(leadership.buckets).encoded(list(kinds), around)
     pieces = []
-    for topic, of_topic in by_topic(leadership, _tails(version, context, leadership), java=True).items():
-        before, behind = update_metadata_topic(version, topic, context.topic_ids.get(topic)).around(len(of_topic))
+    for topic, of_topic in by_topic(leadership, tails, java=True).items():
+        before, behind = around(topic, len(of_topic))
         pieces.append(b"".join([before, *[encoded_index(tp[1]) + tail for tp, tail in of_topic], behind]))
     return wire.Encoded(len(pieces), pieces)
 
 
 def _tails(version: int, context: ControllerContext, leadership: Mapping[TopicPartition, Leadership]) -> list[bytes]:
     """Of UpdateMetadata."""
-    offline = context.offline_replicas()
-    deleting, has_offline_dirs = context.topics_to_delete, bool(context.replicas_on_offline_dirs)
-    found = []
-    tails: dict[tuple[int, int, bool], bytes] = {}  # of what does not go away meanwhile
-    for (tp, known), assignment in zip(leadership.items(), context.assignments_of(leadership), strict=True):
-        key = id(known), id(assignment), tp[0] in deleting
-        tail = tails.get(key)
-        if tail is None or has_offline_dirs:
-            replicas = assignment.replicas
-            tail = tails[key] = update_metadata_tail(version, known, replicas, offline(tp, replicas), key[2])
-        found.append(tail)
-    return found
+    offline, deleting = context.offline_replicas(), context.topics_to_delete
+
+    def tail(tp: TopicPartition) -> bytes:
+        replicas = context.replicas(tp)
+        return update_metadata_tail(version, leadership[tp], replicas, offline(tp, replicas), tp[0] in deleting)
+
+    if context.replicas_on_offline_dirs:
+        return list(map(tail, leadership))
+    is_deleting = map(deleting.__contains__, map(itemgetter(0), leadership)) if deleting else itertools.repeat(False)
+    assignments = context.assignments_of(leadership)
+    keys = list(zip(map(id, leadership.values()), map(id, assignments), is_deleting))  # noqa: B905 - the last may be endless
+    tails = {key: tail(tp) for key, tp in dict(zip(keys, leadership, strict=True)).items()}
+    return list(map(tails.__getitem__, keys))
 
 
 def update_metadata_broker(version: int, broker: RegisteredBroker) -> wire.UpdateMetadataBroker:

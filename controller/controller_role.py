@@ -89,7 +89,7 @@ class ControllerRole:
         """Put topics and the states of their replicas into the context, some at a time: ZooKeeper answers meanwhile."""
         for begin in range(0, len(topics), _TOPICS_AT_ONCE):
             partitions = self.topics.store(topics[begin : begin + _TOPICS_AT_ONCE])
-            self.runtime.replicas.set_states(partitions)
+            self._context.set_replica_states(partitions)
             yield partitions
 
     def _enqueuer(self, event: ev.ControllerEvent) -> Callable[[], None]:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 
 from kce import wire
+from kce.wire.codegen import write_uvarint
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
 from kce.wire.schema import Struct
 from kce.zookeeper.model import LEADER_DURING_DELETE, BrokerId, Leadership, ReplicaAssignment, TopicPartition
@@ -76,26 +77,27 @@ def update_metadata_state(
 
 
 class EncodedTopic:
-    """A topic of a request, without its partitions. ``made`` is the maker of its class."""
+    """A topic of a request, without its partitions. ``made`` is the maker of its class. Raises EncodeError."""
 
-    __slots__ = ("_api_key", "_around", "_made", "_version")
+    __slots__ = ("_behind", "_name", "_number")
 
     def __init__(
         self, made: Callable[..., Struct], topic: str, topic_id: uuid.UUID | None, api_key: int, version: int
     ) -> None:
-        self._made = functools.partial(made, topic_name=topic, topic_id=topic_id or ZERO)
-        self._api_key = api_key
-        self._version = version
-        self._around: dict[int, tuple[bytes, bytes]] = {}
+        alone = made(topic_name=topic, topic_id=topic_id or ZERO, partition_states=wire.Encoded(0, ()))
+        whole = wire.encode_part(alone, api_key=api_key, api_version=version)
+        is_flexible = version in wire.api(api_key).flexible
+        self._number = _compact_length if is_flexible else encoded_index
+        self._behind = b"\0" * is_flexible  # the number of tagged fields
+        self._name = whole[: -len(self._number(0) + self._behind)]
 
     def around(self, partitions: int) -> tuple[bytes, bytes]:
-        """The bytes before and behind the states of so many partitions. Raises EncodeError."""
-        if partitions not in self._around:
-            alone = self._made(partition_states=wire.Encoded(partitions, ()))
-            whole = wire.encode_part(alone, api_key=self._api_key, api_version=self._version)
-            end = len(whole) - (self._version in wire.api(self._api_key).flexible)  # the number of tagged fields, 0
-            self._around[partitions] = whole[:end], whole[end:]
-        return self._around[partitions]
+        """The bytes before and behind the states of so many partitions."""
+        return self._name + self._number(partitions), self._behind
+
+
+def _compact_length(elements: int) -> bytes:
+    return write_uvarint(elements + 1)
 
 
 def leader_and_isr_topic(version: int, topic: str, topic_id: uuid.UUID | None) -> EncodedTopic:

@@ -80,16 +80,19 @@ def table_order(keys: Iterable[K]) -> list[K]:
 
 
 def java_order(keys: Sequence[str], *, last_is_new: bool = True) -> list[str]:
-    """Distinct ``keys`` in the order in which Kafka adds them; it may have asked for known keys after the last.
-
-    The table grows when a key is asked for, if it is too full already.
-    """
-    buckets = _FIRST_BUCKETS
-    while len(keys) - last_is_new > _LOAD_FACTOR * buckets:
-        buckets *= 2
+    """Distinct ``keys`` in the order in which Kafka adds them; it may have asked for known keys after the last."""
+    last_bucket = java_bucket_count(len(keys), last_is_new=last_is_new) - 1
     latest_first = list(reversed(keys))
-    latest_first.sort(key=lambda key: _place(hash_code(key), buckets) >> 32)
+    latest_first.sort(key=lambda key: _spread_hash_of_string(key) & last_bucket)
     return latest_first
+
+
+def java_bucket_count(keys: int, *, last_is_new: bool) -> int:
+    """The table grows when a key is asked for, if it is too full already."""
+    buckets = _FIRST_BUCKETS
+    while keys - last_is_new > _LOAD_FACTOR * buckets:
+        buckets *= 2
+    return buckets
 
 
 def bucket_count(keys: int, buckets: int = _FIRST_BUCKETS) -> int:
@@ -183,6 +186,13 @@ def java_order_of(first: Mapping[str, int], last: Mapping[str, int], sizes: Mapp
     and their number. Of topics in the same place, the one that ``first`` has first is first."""
     topics = sorted(first, key=first.__getitem__)
     return java_order(topics, last_is_new=not topics or sizes[max(last, key=last.__getitem__)] == 1)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _spread_hash_of_string(text: str) -> int:
+    """What `java.util.HashMap` takes its buckets from."""
+    code = _hash_of_string(text)
+    return code ^ code >> 16
 
 
 def placed(topic: str, numbers: Iterable[int], buckets: int) -> tuple[list[int], list[int]]:

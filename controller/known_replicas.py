@@ -7,8 +7,13 @@ is what a `HashTable` for every broker and `by_topic` give, which ``tables`` mak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+import functools
+import importlib.util
+import operator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from kce import wire
 from kce.controller.context import ControllerContext
@@ -16,8 +21,20 @@ from kce.controller.encoded_states import EncodedTopic, encoded_index, leader_an
 from kce.controller.iteration_order import HashTable, bucket_count, java_order_of, placed, trie_order
 from kce.zookeeper.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 
+if TYPE_CHECKING:
+    from kce.controller.vectorised import Partitions
+
 #: the brokers that a partition with these replicas is sent to; asked for one of those with equal leadership
 Recipients = Callable[[TopicPartition, tuple[BrokerId, ...]], tuple[BrokerId, ...]]
+
+
+#: from so many partitions on it is worth importing numpy, which takes a tenth of a second
+_MANY = 20_000
+
+
+def is_worth_numpy(partitions: Collection[object]) -> bool:
+    """Whether `vectorised` is faster, and can be imported: the core has no numpy."""
+    return len(partitions) >= _MANY and importlib.util.find_spec("numpy") is not None
 
 
 class LeaderAndIsrState:
@@ -42,7 +59,7 @@ class LeaderAndIsrState:
 class _Alike:
     """Partitions with the same leadership and assignment, and so with the same recipients."""
 
-    __slots__ = ("assignment", "brokers", "leadership", "partitions", "tail", "to")
+    __slots__ = ("assignment", "brokers", "kind", "leadership", "partitions", "tail", "to")
 
     def __init__(self, leadership: Leadership, assignment: ReplicaAssignment, brokers: tuple[BrokerId, ...]) -> None:
         self.leadership = leadership
@@ -50,7 +67,8 @@ class _Alike:
         self.brokers = brokers
         #: their number
         self.partitions = 0
-        # of `_deal`
+        # of `topics`
+        self.kind = 0
         self.tail = b""
         self.to: Sequence[BrokerId] = ()
 
@@ -74,18 +92,37 @@ class KnownTopics(NamedTuple):
     leaders: set[BrokerId]
 
 
+class Rows(NamedTuple):
+    """Partitions, and the leadership and the assignment of each of their kinds."""
+
+    partitions: Partitions
+    kinds: Sequence[tuple[Leadership, ReplicaAssignment]]
+
+
 class _Added:
     """Partitions as they were added, with what they are alike in; ``sizes`` counts those of each broker."""
 
-    def __init__(self, partitions: Iterable[TopicPartition], ones: list[_Alike], alike: list[_Alike]) -> None:
+    def __init__(
+        self, partitions: Mapping[TopicPartition, Leadership], ones: list[_Alike], alike: list[_Alike]
+    ) -> None:
         self.partitions = partitions
         self.ones = ones
         #: each of ``ones`` once
         self.alike = alike
         self.sizes: dict[BrokerId, int] = {}
-        for one in alike:
+        for kind, one in enumerate(alike):
+            one.kind = kind
             for broker in one.brokers:
                 self.sizes[broker] = self.sizes.get(broker, 0) + one.partitions
+
+    @functools.cached_property
+    def rows(self) -> Partitions | None:
+        """None of few partitions, which are not worth it."""
+        if not is_worth_numpy(self.partitions):
+            return None
+        from kce.controller import vectorised
+
+        return vectorised.Partitions(self.partitions, map(attrgetter("kind"), self.ones))
 
     def by_topic(self) -> dict[str, _Group]:
         groups: dict[str, _Group] = {}
@@ -120,15 +157,16 @@ class KnownReplicas:
         Kafka's order of brokers.
         """
         sent = context.leadership_of(partitions)
-        ones: list[_Alike] = []
+        assignments = context.assignments_of(sent)
+        keys = list(zip(map(id, sent.values()), map(id, assignments), strict=True))
         alike: dict[tuple[int, int], _Alike] = {}
-        for (tp, known), assignment in zip(sent.items(), context.assignments_of(sent), strict=True):
-            one = alike.get((id(known), id(assignment)))
-            if one is None:
-                brokers = tuple(broker for broker in recipients(tp, assignment.replicas) if broker >= 0)
-                one = alike[id(known), id(assignment)] = _Alike(known, assignment, brokers)
-            one.partitions += 1
-            ones.append(one)
+        counts = Counter(keys)
+        for key, tp in dict(zip(keys, sent, strict=True)).items():
+            known, assignment = sent[tp], context.assignment(tp)
+            brokers = tuple(broker for broker in recipients(tp, assignment.replicas) if broker >= 0)
+            alike[key] = _Alike(known, assignment, brokers)
+            alike[key].partitions = counts[key]
+        ones = list(map(alike.__getitem__, keys))
         kept = [one for one in alike.values() if one.brokers]
         if len(kept) < len(alike):
             sent = {tp: known for (tp, known), one in zip(sent.items(), ones, strict=True) if one.brokers}
@@ -158,18 +196,53 @@ class KnownReplicas:
                 one.tail = leader_and_isr_tail(version, one.leadership, one.assignment, False)
                 for broker in one.brokers:
                     leaders[broker].add(one.leadership.leader_and_isr.leader)
-            groups = added.by_topic()
-            for topic, group in groups.items():
-                group.encoded = leader_and_isr_topic(version, topic, context.topic_ids.get(topic))
             brokers_of: dict[int, list[BrokerId]] = {}
             for broker, size in added.sizes.items():
                 brokers_of.setdefault(bucket_count(size), []).append(broker)
-            for buckets, brokers in brokers_of.items():
-                for one in added.alike:
-                    one.to = one.brokers if len(brokers_of) == 1 else [b for b in one.brokers if b in brokers]
-                for broker, dealt in _deal(groups, buckets, brokers).items():
-                    found[broker] = KnownTopics(dealt.in_order(), leaders[broker])
+            made = _dealt if added.rows is None else _vectorised
+            for broker, encoded in made(added, context, version, brokers_of):
+                found[broker] = KnownTopics(encoded, leaders[broker])
         return found
+
+    def rows_of(self, leadership: Mapping[TopicPartition, Leadership]) -> Rows | None:
+        """These partitions with these leaderships, if they are all that was added, and in the same order."""
+        if len(self._added) != 1:
+            return None
+        (added,) = self._added
+        if added.rows is None or len(leadership) != len(added.partitions):
+            return None
+        if not all(map(operator.is_, leadership, added.partitions)):
+            return None
+        if not all(map(operator.is_, leadership.values(), added.partitions.values())):
+            return None
+        return Rows(added.rows, [(one.leadership, one.assignment) for one in added.alike])
+
+
+def _vectorised(
+    added: _Added, context: ControllerContext, version: int, brokers_of: Mapping[int, Sequence[BrokerId]]
+) -> Iterator[tuple[BrokerId, wire.Encoded]]:
+    partitions = added.rows
+    assert partitions is not None
+    topics = {t: leader_and_isr_topic(version, t, context.topic_ids.get(t)) for t in partitions.topics}
+    tails = [one.tail for one in added.alike]
+    for buckets, brokers in brokers_of.items():
+        in_order = partitions.sorted(buckets)
+        for broker in brokers:
+            here = in_order.of([broker in one.brokers for one in added.alike])
+            yield broker, here.encoded(tails, lambda topic, size: topics[topic].around(size))
+
+
+def _dealt(
+    added: _Added, context: ControllerContext, version: int, brokers_of: Mapping[int, Sequence[BrokerId]]
+) -> Iterator[tuple[BrokerId, wire.Encoded]]:
+    groups = added.by_topic()
+    for topic, group in groups.items():
+        group.encoded = leader_and_isr_topic(version, topic, context.topic_ids.get(topic))
+    for buckets, brokers in brokers_of.items():
+        for one in added.alike:
+            one.to = one.brokers if len(brokers_of) == 1 else [b for b in one.brokers if b in brokers]
+        for broker, dealt in _deal(groups, buckets, brokers).items():
+            yield broker, dealt.in_order()
 
 
 class _Dealt:

@@ -93,7 +93,7 @@ class PartitionStateMachine:
         """Rule 6.11."""
         context = self._context
         states = dict.fromkeys(context.assignments, PartitionState.ONLINE)
-        states |= dict.fromkeys(states.keys() - context.leadership.keys(), PartitionState.NEW)
+        states |= dict.fromkeys(context.partitions_without_leadership(), PartitionState.NEW)
         states |= dict.fromkeys(context.partitions_without_online_leader(), PartitionState.OFFLINE)
         context.put_partition_states(states)
         await self.trigger_online()

@@ -82,25 +82,22 @@ class ReplicaStateMachine:
         self._zk = zk
         self._batch = batch
 
-    def set_states(self, partitions: Iterable[TopicPartition]) -> None:
-        """Set those of the replicas of new partitions, before ``startup``."""
-        online, offline = self._context.replicas_by_broker(partitions)
-        for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
-            for broker, here in by_broker.items():
-                self._context.put_replica_states(broker, here, state)
-
     async def startup(self) -> None:
         """Notify online replicas, then remove offline ones from their ISRs; all have their states (rule 6.32)."""
         context = self._context
-        online, offline = context.replicas_by_broker(context.assignments)
         if context.replicas_on_offline_dirs:
+            online, offline = context.replicas_by_broker(context.assignments)
             await self._handle(online, ReplicaState.ONLINE)
-        elif online:  # partitions with equal replicas have the same that are online
-            with self._one_batch(ReplicaState.ONLINE):  # every transition is RESUME
-                self._batch.add_all_known_leader_and_isr(context.assignments, context.online_among)
-                for broker, partitions in online.items():
+            await self._handle(offline, ReplicaState.OFFLINE)
+            return
+        with self._one_batch(ReplicaState.ONLINE):  # every transition is RESUME
+            # partitions with equal replicas have the same that are online
+            self._batch.add_all_known_leader_and_isr(context.assignments, context.online_among)
+            if state_change_log.isEnabledFor(logging.DEBUG):
+                for broker, partitions in context.replicas_by_broker(context.assignments)[0].items():
                     self._log_changes(broker, partitions, ReplicaState.ONLINE)
-        await self._handle(offline, ReplicaState.OFFLINE)
+        if context.has_replicas_offline():
+            await self._handle(context.replicas_by_broker(context.assignments)[1], ReplicaState.OFFLINE)
 
     async def handle_state_changes(self, replicas: Iterable[PartitionReplica], target: ReplicaState) -> None:
         """Move replicas to ``target`` in one batch (rule 6.21).
@@ -135,8 +132,7 @@ class ReplicaStateMachine:
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        states = self._context.replica_states_of(broker)
-        current = set(map(states.get, partitions))
+        current = self._context.replica_states_on(broker, partitions)
         for action, some in self._by_action(broker, partitions, target, current).items():
             match action:
                 case ReplicaAction.ADD:
@@ -154,45 +150,34 @@ class ReplicaStateMachine:
                     for tp in some:
                         self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
             self._log_changes(broker, some, target)
-            if current != {target}:
-                self._put(broker, some, target)
+            if set(current) != {target}:
+                self._context.put_replica_states(broker, some, target)
 
     def _by_action(
         self,
         broker: BrokerId,
         partitions: Sequence[TopicPartition],
         target: ReplicaState,
-        current_states: Iterable[ReplicaState | None],
+        current: Sequence[ReplicaState],
     ) -> Mapping[ReplicaAction, Sequence[TopicPartition]]:
         """Partitions whose replica may move to ``target``, by the action of the transition."""
-        states, actions = self._context.replica_states_of(broker), TRANSITIONS[target]
-        found = {actions.get(current or ReplicaState.NON_EXISTENT) for current in current_states}
+        actions = TRANSITIONS[target]
+        found = set(map(actions.get, set(current)))
         if len(found) == 1 and (only := found.pop()) is not None:
             return {only: partitions}
         todo: dict[ReplicaAction, list[TopicPartition]] = {}
-        for tp in partitions:
-            current = states.get(tp, ReplicaState.NON_EXISTENT)
-            action = actions.get(current)
+        for tp, state in zip(partitions, current, strict=True):
+            action = actions.get(state)
             if action is None:
-                log.error("invalid transition of replica %d of %s from %s to %s", broker, tp, current, target)
+                log.error("invalid transition of replica %d of %s from %s to %s", broker, tp, state, target)
             else:
                 todo.setdefault(action, []).append(tp)
         return todo
 
-    def _put(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        states = self._context.replica_states_of(broker)
-        if target is ReplicaState.NON_EXISTENT:
-            for tp in partitions:
-                states.pop(tp, None)
-        else:
-            self._context.put_replica_states(broker, partitions, target)
-
     def _log_changes(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
         if not state_change_log.isEnabledFor(logging.DEBUG):
             return
-        states = self._context.replica_states_of(broker)
-        for tp in partitions:
-            before = states.get(tp, ReplicaState.NON_EXISTENT)
+        for tp, before in zip(partitions, self._context.replica_states_on(broker, partitions), strict=True):
             state_change_log.debug(
                 "controller epoch %d: replica %d of %s from %s to %s",
                 self._context.epoch,

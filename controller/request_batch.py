@@ -235,7 +235,8 @@ class ControllerRequestBatch:
 
     def _send_update_metadata(self, brokers: Iterable[BrokerId]) -> None:
         version = self._config.ibp.update_metadata_version
-        request = build_update_metadata(version, self._config, self._context, self._update_metadata)
+        rows = self._known.rows_of(self._update_metadata)
+        request = build_update_metadata(version, self._config, self._context, self._update_metadata, rows)
 
         def answered(broker: BrokerId) -> OnResponse:
             def received(response: wire.Message) -> None:

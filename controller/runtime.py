@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import trio
 
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: partition states that are read from ZooKeeper before they are put into the context, to bound memory
 _READ_AT_ONCE = 50_000
+#: so many such reads, so that ZooKeeper always has one to answer
+_READS_UNDER_WAY = 3
 
 #: waits until the broker has read a version of /feature, at most so many seconds; raises TimeoutError
 WaitForFeatures = Callable[[int, float], Awaitable[None]]
@@ -89,35 +93,50 @@ class ControllerRuntime:
         return registered
 
     async def refresh_leadership(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read partition states into the context; absent ones change nothing (rule 4.10). ``partitions`` are looked at
-        while ZooKeeper answers."""
+        """Read states of distinct partitions into the context; absent ones change nothing (rule 4.10). ``partitions``
+        are looked at while ZooKeeper answers."""
         unread = iter(partitions)
-        want, wanted = trio.open_memory_channel[list[TopicPartition]](2)
-        send, receive = trio.open_memory_channel[dict[TopicPartition, Leadership | StoreError | None]](1)
+        reads: collections.deque[_Read] = collections.deque()
         failure: Exception | None = None
+        are_new = not self.context.leadership
 
-        def want_more() -> None:
-            if part := list(itertools.islice(unread, _READ_AT_ONCE)):
-                want.send_nowait(part)
-            else:
-                want.close()
-
-        async def read() -> None:
-            nonlocal failure
-            with send:
-                try:
-                    async for part in wanted:
-                        await send.send(await self.zk.get_partition_states(part))
-                except Exception as e:  # noqa: BLE001 - raised outside the nursery, which would wrap it
-                    failure = e
-
-        async with trio.open_nursery() as nursery:  # ZooKeeper answers while the context takes the last answer
-            nursery.start_soon(read)
-            want_more()
-            want_more()
-            async for found in receive:
-                known = {tp: state for tp, state in found.items() if isinstance(state, Leadership)}
-                self.context.put_all_leadership(known)
-                want_more()
+        async with trio.open_nursery() as nursery:
+            while True:
+                while len(reads) < _READS_UNDER_WAY and (part := list(itertools.islice(unread, _READ_AT_ONCE))):
+                    reads.append(_Read(part))
+                    await nursery.start(reads[-1].run, self.zk)
+                if not reads:
+                    break
+                first = reads.popleft()
+                await first.done.wait()
+                if (failure := first.failure) is not None:  # raised outside the nursery, which would wrap it
+                    nursery.cancel_scope.cancel()
+                    break
+                self.context.put_all_leadership(_known(first.found), are_new=are_new)
         if failure is not None:
             raise failure
+
+
+class _Read:
+    """A read of partition states. ``run`` has sent it when it is started."""
+
+    def __init__(self, partitions: list[TopicPartition]) -> None:
+        self.found: dict[TopicPartition, Leadership | StoreError | None] = {}
+        self.failure: Exception | None = None
+        self.done = trio.Event()
+        self._partitions = partitions
+
+    async def run(self, zk: KafkaZkClient, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        try:
+            self.found = await zk.get_partition_states(self._partitions)
+        except Exception as e:  # noqa: BLE001 - raised by who waits for it
+            self.failure = e
+        self.done.set()
+
+
+def _known(found: dict[TopicPartition, Leadership | StoreError | None]) -> Mapping[TopicPartition, Leadership]:
+    """Those with leadership: mostly all."""
+    if set(map(type, found.values())) == {Leadership}:
+        return cast("Mapping[TopicPartition, Leadership]", found)
+    return {tp: state for tp, state in found.items() if isinstance(state, Leadership)}

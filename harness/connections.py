@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 from weakref import WeakSet
@@ -11,19 +9,18 @@ from weakref import WeakSet
 import trio
 
 from kce import wire
-from kce.broker_stub.ports import FrameMemory
+from kce.broker_stub.ports import FrameMemory, InTurn
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
-from kce.harness.links import CLOSE, Ending, FrameEvent, Links, Passage
+from kce.harness.links import Links
+from kce.harness.observed_link import ObservedLink
 from kce.harness.world.port import Connected, PartsStream
 from kce.harness.world.tls import SecuredStream, Tls, handshake
 from kce.wire.transport import ConnectionLost
 
 _CHUNK_BYTES = 65536
-#: requests of a connection whose answers are awaited; nodes here have one at a time
-_MAX_UNANSWERED = 64
+#: a copy costs less than another system call, packet and wake-up of the peer
+_COPIED_BYTES = 16384
 _BUSY_S = 0.001
-#: client ids of nodes: of a controller and of who asks it, of a fetcher
-_NODE = re.compile(r"(\d{1,9})|broker-(\d{1,9})-fetcher-\d+", re.ASCII)
 
 
 class Owner(Protocol):
@@ -59,7 +56,8 @@ class Link:
         self.local = connected.local
         self.remote = connected.remote
         #: trio.current_time() when bytes last came, or a rule last let a frame in
-        self.last_received = trio.current_time()
+        self._clock = trio.lowlevel.current_clock().current_time
+        self.last_received = self._clock()
         self._node = node
         self._links = node.links
         self._stream = connected.stream
@@ -79,20 +77,7 @@ class Link:
         self._accepted = accepted
         #: of another end of this very cluster, which observes what passes
         self._observed_there = not accepted and peer in self._links.members
-        #: headers of requests that passed while somebody looked, and were not answered yet
-        self._unanswered: deque[wire.Header] = deque(maxlen=_MAX_UNANSWERED)
-        #: responses of rules to requests behind others that are unanswered
-        self._replies: deque[tuple[wire.Header, bytes]] = deque()
-        #: how many responses rules are being applied to
-        self._responding = 0
-        #: received and not yet handed out; more than one frame only where a rule made them
-        self._ready: deque[bytes] = deque()
-        #: frames that a rule puts behind the next one
-        self._after_next: list[bytes] = []
-        #: a rule lets nothing pass any more
-        self._is_half_open = False
-        #: so many seconds later this end learns that the peer has closed, and the peer that this end has
-        self._slow_close_s = self.slow_close_s = 0.0
+        self._observed: ObservedLink | None = None
         #: held by who writes frames that somebody looks at: rules reply while another task sends
         self._writing: trio.Lock | None = None
         self._tap: ConnectionTap | None = None
@@ -100,7 +85,11 @@ class Link:
             node.accepted.add(self)
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
-        #: the rest of a frame of `send_nowait`
+        #: something has come that was not read
+        self._has_input = False
+        #: only ``receive`` can tell what has come: the end, or bytes that are no frame
+        self._ends = False
+        #: the rest of what `send_nowait` sends
         self._unsent: bytes | memoryview = b""
         #: frames are neither counted nor recorded
         self._is_plain = memory is None and self._tap is None
@@ -108,7 +97,19 @@ class Link:
     @property
     def unanswered(self) -> Sequence[wire.Header]:
         """Of the requests that passed while somebody looked, those without a response, the oldest first."""
-        return tuple(self._unanswered)
+        return () if self._observed is None else tuple(self._observed.unanswered)
+
+    @property
+    def slow_close_s(self) -> float:
+        """So many seconds later the peer is to learn that this end has closed: rules have said so."""
+        return 0.0 if self._observed is None else self._observed.outgoing_slow_close_s
+
+    def _has_ready(self) -> bool:
+        return self._observed is not None and bool(self._observed.ready)
+
+    def _next_ready(self) -> bytes | None:
+        """A frame that rules have let through."""
+        return self._observed.ready.popleft() if self._observed is not None and self._has_ready() else None
 
     @property
     def buffered_bytes(self) -> int:
@@ -129,7 +130,7 @@ class Link:
 
         Raises wire.LimitExceeded for a length out of bounds, trio.BrokenResourceError.
         """
-        while not self._ready:
+        while (ready := self._next_ready()) is None:
             frame = await self._receive_frame()
             if frame is None:
                 return None
@@ -137,20 +138,26 @@ class Link:
                 if self._tap is not None:
                     self._tap.sent("client", wire.frame(frame))
                 return frame
-            await self._observe(frame, incoming=True)
-        return self._ready.popleft()
+            await self._seen().observe(frame, incoming=True)
+        return ready
 
     async def _receive_frame(self) -> bytes | None:
         """Receive a frame and record it."""
+        buffer, memory = self._buffer, self._memory
         try:
-            while (frame := self._buffer.next_frame() if self._memory is None else await self._next_frame()) is None:
+            frame = buffer.next_frame() if memory is None else await self._next_frame()
+            while frame is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
-                self.last_received = trio.current_time()
+                self.last_received = self._clock()
                 if not data:
-                    await trio.sleep(self._slow_close_s)
+                    await trio.sleep(0.0 if self._observed is None else self._observed.incoming_slow_close_s)
                     self._record_rest()
                     return None
-                self._buffer.receive_data(data)
+                if memory is None:
+                    frame = buffer.receive_frame(data)
+                else:
+                    buffer.receive_data(data)
+                    frame = await self._next_frame()
         except wire.LimitExceeded:
             self._record_rest()
             raise
@@ -177,13 +184,13 @@ class Link:
         return frame
 
     def receive_nowait(self) -> bytes | None:
-        """The next frame, if it was received with an earlier one. None while somebody looks at frames: `receive` lets
-        them look."""
-        if self._links.observed or self._ready:
-            return self._ready.popleft() if self._ready else None
+        """See broker_stub.ports.Link. None while somebody looks at frames: `receive` lets them look."""
+        if self._links.observed or self._has_ready():
+            return self._next_ready()
         try:
             if self._is_plain:
-                return self._buffer.next_frame()
+                frame = self._buffer.next_frame()
+                return self._read_nowait() if frame is None and self._has_input else frame
             if self._memory is not None and self._taken is None:
                 announced = self._buffer.announced_bytes()
                 if announced is None or not self._memory.try_take(announced):
@@ -191,18 +198,34 @@ class Link:
                 self._taken = announced
             frame = self._handed_out(self._buffer.next_frame())
         except wire.LimitExceeded:  # raised again by ``receive``
+            self._ends = True
             return None
         if frame is not None and self._tap is not None:
             self._tap.sent("client", wire.frame(frame))
         return frame
 
-    async def wait_for_input(self) -> bool:
+    def _read_nowait(self) -> bytes | None:
+        """The next frame, if the bytes that have come complete it. Raises trio.BrokenResourceError."""
+        assert self._parts_stream is not None
+        self._has_input = False
+        data = self._parts_stream.receive_nowait(_CHUNK_BYTES)
+        if not data:
+            self._ends = data is not None
+            return None
+        self.last_received = self._clock()
+        return self._buffer.receive_frame(data)
+
+    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
         """See broker_stub.ports.Link."""
         stream = self._parts_stream
-        if stream is None or self._links.observed or self._ready or len(self._buffer):
-            return False
-        await stream.wait_for_input()
-        return True
+        if stream is None or not self._is_plain or self._links.observed or self._has_ready() or self._ends:
+            return
+
+        def on_bytes() -> bool:
+            self._has_input = True
+            return not self._links.observed and on_input() and not self._ends
+
+        await stream.wait_for_input(on_bytes, in_turn)
 
     def stop_waiting(self) -> None:
         """See broker_stub.ports.Link."""
@@ -222,29 +245,32 @@ class Link:
         frames = [payload if isinstance(payload, bytes) else _read(payload) for payload in payloads]
         if is_observed:
             for frame in frames:
-                await self._observe(frame, incoming=False)
+                await self._seen().observe(frame, incoming=False)
         elif self._is_plain:
             await self._stream.send_all(wire.frames(frames))
         else:
-            await self._send_now(frames)
+            await self.send_now(frames)
 
-    def send_nowait(self, payload: wire.Payload) -> bool:
+    def send_nowait(self, *payloads: wire.Payload) -> bool:
         """See broker_stub.ports.Link."""
         stream = self._parts_stream
-        if stream is None or not self._is_plain or self._links.observed or not isinstance(payload, bytes):
+        if stream is None or not self._is_plain or self._links.observed:
             return False
-        data = wire.frame(payload)
+        frames = [payload for payload in payloads if isinstance(payload, bytes)]
+        if len(frames) < len(payloads):
+            return False
+        data = wire.frames(frames)
         try:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`
             return False
-        self._unsent = memoryview(data)[sent:] if sent else b""
+        self._unsent = memoryview(data)[sent:] if 0 < sent < len(data) else b""
         return sent > 0
 
     @property
     def is_unsent(self) -> bool:
         """See broker_stub.ports.Link."""
-        return len(self._unsent) > 0
+        return bool(self._unsent)
 
     async def flush(self) -> None:
         """See broker_stub.ports.Link."""
@@ -252,8 +278,8 @@ class Link:
             unsent, self._unsent = self._unsent, b""
             await self._write(unsent)
 
-    async def _send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
-        """Write frames at once, or in pieces of ``segments`` bytes; only the first ``cut`` bytes."""
+    async def send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
+        """See harness.observed_link.Ends."""
         data = wire.frames(payloads)[:cut]
         self._writing = self._writing or trio.Lock()
         async with self._writing:
@@ -296,14 +322,19 @@ class Link:
     # as a connection to another node
 
     async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
-        """Send ``payload`` and ``rest`` as one frame. ``rest`` is not copied if nobody looks. Raises ConnectionLost."""
+        """Send ``payload`` and ``rest`` as one frame. A large ``rest`` is not copied if nobody looks.
+
+        Raises ConnectionLost."""
         try:
             if not self._is_plain or (self._links.observed and not self._observed_there):
                 await self.send(b"".join((payload, rest)))
+                return
+            prefix = wire.frame_prefix(len(payload) + len(rest))
+            if len(rest) <= _COPIED_BYTES:
+                await self._stream.send_all(b"".join((prefix, payload, rest)))
             else:
-                await self._stream.send_all(wire.frame_prefix(len(payload) + len(rest)) + payload)
-                if rest:
-                    await self._stream.send_all(rest)
+                await self._stream.send_all(prefix + payload)
+                await self._stream.send_all(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
             raise ConnectionLost("the connection broke while sending") from e
 
@@ -319,119 +350,22 @@ class Link:
 
     # what passes
 
-    async def _observe(self, frame: bytes, *, incoming: bool) -> None:
-        """Apply the rules to a frame, and forward what they leave: to the node if it came, else to the peer."""
-        event = self._event(frame, incoming=incoming)
-        if event is None or event.is_request:
-            await self._pass_on(event, frame, incoming=incoming)
-        else:
-            self._responding += 1
-            try:
-                await self._pass_on(event, frame, incoming=incoming)
-            finally:
-                self._responding -= 1
-        if self._replies:
-            await self._send_replies()
+    def _seen(self) -> ObservedLink:
+        """Made when somebody first looks: most connections are never looked at, and it has its size."""
+        if self._observed is None:
+            self._observed = ObservedLink(
+                self, self._links, node_id=self._node.node_id, peer=self._peer, listener=self._listener,
+                accepted=self._accepted, now_ns=self._node.now_ns, tap=self._tap,
+            )  # fmt: skip
+        return self._observed
 
-    async def _pass_on(self, event: FrameEvent | None, frame: bytes, *, incoming: bool) -> None:
-        passage = None if event is None else await self._links.apply_rules(event)
-        if event is not None:
-            self._links.publish(event)
-        if self._is_half_open:
-            if event is not None and event.is_request:
-                self._answer_here(event.header, None)
-            return
-        if passage is None:
-            await self._forward([frame], incoming=incoming)
-        else:
-            is_kept = passage.reply is not None or not passage.frames or passage.ending is Ending.HALF_OPEN
-            if event is not None and event.is_request and is_kept:
-                if passage.reply is not None and self._tap is not None:
-                    self._tap.sent("client", wire.frame(frame))  # the requester sent it: its response has a request
-                self._answer_here(event.header, passage.reply)
-            await self._follow(passage, incoming=incoming)
-        if self._after_next and (passage is None or not passage.after_next):
-            delayed, self._after_next = self._after_next, []
-            await self._forward(delayed, incoming=incoming)
+    async def abort(self) -> None:
+        """See harness.observed_link.Ends."""
+        await trio.aclose_forcefully(self._stream)
 
-    async def _forward(self, frames: list[bytes], *, incoming: bool, segments: int | None = None) -> None:
-        for frame in frames:
-            if incoming:
-                if self._tap is not None:
-                    self._tap.sent("client", wire.frame(frame))
-                self._ready.append(frame)
-                self.last_received = trio.current_time()  # a rule may have held it
-            else:
-                await self._send_now([frame], segments)
-
-    async def _follow(self, passage: Passage, *, incoming: bool) -> None:
-        """Do what rules have decided. Raises trio.BrokenResourceError where they end the connection."""
-        if incoming:
-            self._slow_close_s = passage.slow_close or self._slow_close_s
-        else:
-            self.slow_close_s = passage.slow_close or self.slow_close_s
-        if passage.ending is CLOSE:
-            if not incoming and passage.cut:
-                await self._send_now(passage.frames, cut=passage.cut)
-            await trio.aclose_forcefully(self._stream)
-            raise trio.BrokenResourceError("a rule broke the connection")
-        if passage.ending is not None:
-            self._is_half_open = True
-        elif passage.after_next:
-            self._after_next += passage.frames
-        else:
-            await self._forward(passage.frames, incoming=incoming, segments=passage.segments)
-
-    def _answer_here(self, header: wire.Header, reply: bytes | None) -> None:
-        """A rule keeps a request from the broker; ``reply`` is its response, if it gets one."""
-        if reply is not None:
-            self._replies.append((header, reply))
-        elif header in self._unanswered:
-            self._unanswered.remove(header)
-
-    async def _send_replies(self) -> None:
-        """Send the responses of rules, each after those to earlier requests: clients rely on the order.
-
-        They go to the requester: the peer of an accepted connection, else this node.
-        """
-        while self._replies and not self._responding and not self._is_half_open:
-            header, reply = self._replies[0]
-            if header in self._unanswered:
-                if self._unanswered[0] != header:
-                    return
-                self._unanswered.popleft()
-            self._replies.popleft()
-            await self._forward([reply], incoming=not self._accepted)
-
-    def _event(self, frame: bytes, *, incoming: bool) -> FrameEvent | None:
-        """The event of a frame; None if the header is not Kafka's or the answered request is unknown."""
-        is_request = incoming == self._accepted
-        if is_request:
-            try:
-                header = wire.decode_request_header(frame)
-            except wire.DecodeError:
-                return None
-            if not _is_unacknowledged(header, frame):
-                self._unanswered.append(header)
-            if self._accepted and self._peer is None:
-                self._peer = self._identify(header)
-        else:
-            answered = answered_request(frame, self._unanswered)
-            if answered is None:
-                return None
-            header = answered
-        ours, theirs = self._node.node_id, self._peer
-        source, destination = (theirs, ours) if incoming else (ours, theirs)
-        return FrameEvent(self._node.now_ns(), source, destination, self._listener, is_request, header, frame)
-
-    def _identify(self, header: wire.Header) -> int | None:
-        """The dialling node: exact within a process, otherwise inferred from the client id of a node."""
-        known = self._links.dialled.get(self.remote)
-        if known is not None:
-            return known
-        named = _NODE.fullmatch(header.client_id or "")
-        node_id = None if named is None else int(named[1] or named[2])
-        return node_id if node_id in self._links.members else None
+    def frame_came(self) -> None:
+        """See harness.observed_link.Ends. A rule may have held it."""
+        self.last_received = self._clock()
 
     def _record_rest(self) -> None:
         """Received bytes that form no frame."""
@@ -448,27 +382,3 @@ def _read(payload: wire.Parts) -> bytes:
         return payload.read()
     except OSError as e:
         raise trio.BrokenResourceError(f"what is to be sent cannot be read: {e}") from e
-
-
-def answered_request(frame: bytes, unanswered: deque[wire.Header]) -> wire.Header | None:
-    """Take the request of a response out of ``unanswered``, with earlier ones: a broker answers in order.
-
-    None for the response to a request that is not among them.
-    """
-    correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-    if all(header.correlation_id != correlation_id for header in unanswered):
-        return None
-    while (header := unanswered.popleft()).correlation_id != correlation_id:
-        continue
-    return header
-
-
-def _is_unacknowledged(header: wire.Header, frame: bytes) -> bool:
-    """Whether this is a Produce request with acks=0, which gets no response."""
-    if header.api_key != wire.ProduceRequest.__api_key__:
-        return False
-    try:
-        _, message = wire.decode_request(frame)
-    except wire.DecodeError:
-        return False
-    return isinstance(message, wire.ProduceRequest) and message.acks == 0

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import ExitStack, asynccontextmanager, closing, nullcontext
 from pathlib import Path
 
 import trio
@@ -64,12 +64,18 @@ def archive(jars: Path) -> Path:
     return class_archive.location("zookeeper", _class_path(jars))
 
 
+def free_ports(count: int) -> list[int]:
+    """So many ports that were free a moment ago. Another process may bind one first: be ready to retry."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]  # all open, so that each is another
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
 def free_port() -> int:
-    """A port that was free a moment ago. Another process may bind it first: be ready to retry."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """One of `free_ports`."""
+    return free_ports(1)[0]
 
 
 @asynccontextmanager

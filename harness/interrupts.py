@@ -88,11 +88,15 @@ def _exit(number: int, frame: FrameType | None) -> None:
     for each in _signals():
         signal.signal(each, signal.SIG_IGN)
     _print_last_line()
-    if "subprocess" in sys.modules:
-        _stop_children()
-    for folder in _to_remove:
-        remove(folder)
-    os._exit(EXIT_SIGNAL + number)
+    try:
+        if "subprocess" in sys.modules:
+            _stop_children()
+    except AttributeError:  # psutil is being imported just now: there are no children yet
+        pass
+    finally:
+        for folder in _to_remove:
+            remove(folder)
+        os._exit(EXIT_SIGNAL + number)
 
 
 def remove(folder: str) -> None:

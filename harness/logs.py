@@ -9,18 +9,49 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 SERVER_LOG: Final = "server.log"
 #: file -> logger whose lines go there, too
 _FILES: Final = {"controller.log": "kce.controller", "state-change.log": "state.change.logger"}
-_FORMAT: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+
+
+class _Formatter(logging.Formatter):
+    """``[time] LEVEL message (logger)``. Formats a second once, and a record once for all of its files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # each is replaced at once: kazoo's thread logs, too
+        self._second: tuple[int, str] = -1, ""
+        self._last: tuple[logging.LogRecord | None, str] = None, ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        last = self._last
+        if last[0] is not record:
+            last = self._last = record, super().format(record)  # with an exception's traceback
+        return last[1]
+
+    def usesTime(self) -> bool:  # noqa: N802
+        return False  # formatMessage needs no asctime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        second = self._second
+        if second[0] != int(record.created):
+            created = time.localtime(int(record.created))
+            second = self._second = int(record.created), time.strftime("%Y-%m-%d %H:%M:%S", created)
+        return f"[{second[1]},{int(record.msecs):03d}] {record.levelname} {record.message} ({record.name})"
+
+
+_FORMATTER: Final = _Formatter()
 
 
 def log_to_stderr(level: str) -> None:
     """The logs of this process; kazoo's only where it fails."""
-    logging.basicConfig(stream=sys.stderr, level=level, format=_FORMAT)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_FORMATTER)
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
@@ -34,7 +65,7 @@ def log_to_folder(folder: Path) -> None:
     """Write the parts of the log that have a file of their own."""
     for name, logger in _FILES.items():
         handler = logging.FileHandler(folder / name)
-        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.setFormatter(_FORMATTER)
         logging.getLogger(logger).addHandler(handler)
 
 

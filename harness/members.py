@@ -230,10 +230,10 @@ class InProcessMember(Member):
 
     async def fail_log_dir(self, log_dir: str) -> None:
         node = self._running()
-        if node.halts_without(log_dir):  # halting would end this process, too
+        if node.log_dirs.halts_without(log_dir):  # halting would end this process, too
             await self.kill()
         else:
-            node.fail_log_dir(log_dir)
+            node.log_dirs.fail(log_dir)
 
 
 class ProcessMember(Member):

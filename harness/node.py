@@ -18,11 +18,10 @@ import trio
 from kce.broker_stub import BindError, Broker, BrokerConfig
 from kce.broker_stub.errors import BrokerFailure
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.broker_stub.security.sasl_client import inter_broker_clients
-from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.broker_metadata import (
     BrokerMetadata,
@@ -43,14 +42,13 @@ from kce.harness import prometheus
 from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
 from kce.harness.node_links import NodeLinks
+from kce.harness.node_logs import NodeLogs
 from kce.harness.node_security import NodeSecurity
 from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.listeners_tls import ListenersTls
-from kce.harness.world.memory_disk import MemoryDisk
 from kce.harness.world.port import SECRETS
 from kce.metrics import Histogram, Metric, MetricName
 from kce.wire.configuration import ConfigError, Properties
-from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -71,10 +69,6 @@ _SESSION_NEWS = {
     SessionState.ESTABLISHED: "a new session at ZooKeeper %s is established",
     SessionState.AUTH_FAILED: "ZooKeeper at %s rejects our authentication",
 }
-#: since then controllers learn of failed log directories
-_IBP_1_0_IV0 = MetadataVersion.parse("1.0-IV0")
-#: the log directory of a node that has none configured, on a disk in memory
-_IN_MEMORY = "/kafka-logs"
 #: errors that end a node with one line
 _FAILURES = (BindError, BrokerFailure, BrokerIdInUse)
 
@@ -98,11 +92,6 @@ def controller_config(
         controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
         zookeeper_connection_timeout_ms=zookeeper.connection_timeout_ms,
     )
-
-
-async def _halt(reason: str) -> None:
-    """Rule 9.68."""
-    raise NodeHalted(reason)
 
 
 class Lag(NamedTuple):
@@ -152,10 +141,9 @@ class Node:
             self.config = BrokerConfig.from_properties(self.properties)
             self._zookeeper = ZooKeeperClientConfig.from_properties(self.properties)
             self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
-            self._topics = TopicConfigs(self.properties)
-            self._logs_config = LogManagerConfig.of(self.properties)
             self._tls = ListenersTls(self.config.security, self.config.inter_broker_listener_name)
             self.world = world or RealWorld()
+            self.log_dirs = NodeLogs(self.config, self.properties, self.world, self.now_ms)
             secrets = self.world.random(SECRETS)
             sasl = inter_broker_clients(
                 self.config.security, client_id=str(self.config.broker_id), random=secrets, now_ms=self.now_ms
@@ -170,10 +158,6 @@ class Node:
         self.store: Session | None = None
         self.is_up = False
         self._is_registered = False
-        self.logs: LogManager | None = None
-        self._open_logs: LogManager | None = None
-        #: before the logs are loaded
-        self._failed_log_dirs: dict[str, OSError] = {}
         #: what lags from the start
         self.lags: set[Lag] = set()
         #: port of the metrics' HTTP server
@@ -183,6 +167,11 @@ class Node:
     def id(self) -> int:
         """-1 until ``run`` has found or generated it, where none is configured."""
         return self.config.broker_id
+
+    @property
+    def logs(self) -> LogManager | None:
+        """None until they are loaded."""
+        return self.log_dirs.manager
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run from the connection to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
@@ -204,8 +193,7 @@ class Node:
                 self.store.abandon()
             raise HarnessError(str(error)) if isinstance(error, _FAILURES) else error from None
         finally:
-            if self._open_logs is not None:
-                self._open_logs.abandon()
+            self.log_dirs.abandon()
             await self.store.aclose()
             if self.links.recorder is not None:
                 self.links.recorder.close()
@@ -221,10 +209,10 @@ class Node:
         async with trio.open_nursery() as nursery:
             self._zk = zk
             self._quotas = ReplicationQuotas(self.config)
-            reader = TopicConfigReader(zk, self._log_config_changed)
+            reader = TopicConfigReader(zk, self.log_dirs.topic_config_changed)
             await reader.read_all(self._quotas.topic_config_changed)
             nursery.start_soon(reader.run)
-            logs = self.logs = await self._load_logs(nursery)
+            logs = await self.log_dirs.load(nursery)
             self.controller = KafkaController(
                 self._controller_config,
                 zk,
@@ -254,7 +242,7 @@ class Node:
                 allocate_producer_ids=ZkProducerIds(zk, self.id).allocate,
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=logs,
-                prepare_topics=reader.prepare,
+                topic_settings=reader,
                 replication_quotas=self._quotas,
                 random=self.world.random("fetch sessions"),
                 secrets=self._secrets,
@@ -265,6 +253,7 @@ class Node:
                 tls=self._tls,
                 endpoints_changed=self._endpoints_changed,
             )
+            self.log_dirs.on_failed = self.broker.log_directory_failed
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
             self._on_session(self._log_session)  # after the controller has set its own listener
@@ -297,52 +286,14 @@ class Node:
             self.is_up = True
             task_status.started()
 
-    async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
-        """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
-
-        is_serving = False
-
-        def failed(path: str, partitions: list[TopicPartition]) -> None:
-            if not self._survives_failed_log_dirs:
-                nursery.start_soon(_halt, f"log directory {path} has failed, and {_IBP_1_0_IV0} is needed to go on")
-            elif not logs.online:
-                nursery.start_soon(_halt, f"log directory {path} has failed, and none is left")
-            if is_serving:
-                self.broker.log_directory_failed(partitions)
-
-        logs = LogManager(
-            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms, self.world.machine),
-            self.config.log_dirs or (_IN_MEMORY,),
-            self._logs_config,
-            now_ms=self.now_ms,
-            random=self.world.random("logs"),
-            config_of=self._topics.of,
-            on_offline=failed,
-        )
-        self._open_logs = logs
-        await logs.load(self._failed_log_dirs)
-        is_serving = True
-        await nursery.start(logs.run)
-        return logs
-
-    @property
-    def _survives_failed_log_dirs(self) -> bool:
-        return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
-
     def _broker_config_changed(self, own: Mapping[str, str], default: Mapping[str, str]) -> None:
-        """The broker's dynamic settings, which topics without their own share (rule B7.30)."""
-        if self._topics.broker_changed({**default, **own}) and self.logs is not None:
-            self.logs.update_config()
+        self.log_dirs.broker_config_changed({**default, **own})
         self.broker.config_changed(own, default)
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
-        self._quotas.topic_config_changed(topic, config)
-        self._log_config_changed(topic, config)
-
-    def _log_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
         """Like Kafka's, quotas learn of changes, not of the settings that a topic is created with."""
-        if self._topics.changed(topic, config) and self.logs is not None:
-            self.logs.update_config([topic])
+        self._quotas.topic_config_changed(topic, config)
+        self.log_dirs.topic_config_changed(topic, config)
 
     async def _follow_features(self, nursery: trio.Nursery) -> None:
         if not self._controller_config.inter_broker_protocol_version.supports_feature_versioning:
@@ -372,12 +323,12 @@ class Node:
         Raises HarnessError.
         """
         disk, log_dirs = self.world.disk, self.config.log_dirs
-        known = read_metadata(disk, log_dirs, self._failed_log_dirs)
+        known = read_metadata(disk, log_dirs, self.log_dirs.failed_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
-        write_metadata(disk, log_dirs, BrokerMetadata(cluster_id, broker_id), self._failed_log_dirs)
+        write_metadata(disk, log_dirs, BrokerMetadata(cluster_id, broker_id), self.log_dirs.failed_dirs)
         self.config = replace(self.config, broker_id=broker_id)
-        self.links.node_id = broker_id
+        self.links.node_id = self.log_dirs.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
 
     async def _serve_metrics(self, nursery: trio.Nursery) -> None:
@@ -437,20 +388,6 @@ class Node:
     def lag(self, lag: Lag, wanted: bool) -> None:
         """Let a follower lag from now on, or not any more."""
         self.broker.replication.lag(*lag, wanted)
-
-    def halts_without(self, log_dir: str) -> bool:
-        """Whether the node ends when that log directory fails (rule 9.68). Raises HarnessError for one that it does
-        not have, or that is offline."""
-        logs = self.logs
-        online = [] if logs is None else [directory.path for directory in logs.online]
-        if log_dir.rstrip("/") not in online:
-            raise HarnessError(f"there is no log directory {log_dir} of node {self.id}; online are {', '.join(online)}")
-        return len(online) == 1 or not self._survives_failed_log_dirs
-
-    def fail_log_dir(self, log_dir: str) -> None:
-        """Let a log directory fail until the node starts again; without its last one the node ends."""
-        if self.logs is not None:
-            self.logs.fail(log_dir)
 
     def _start_recording(self) -> None:
         if self._record is not None:

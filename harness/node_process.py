@@ -154,12 +154,12 @@ def _lag(fields: dict[str, Any]) -> Lag:
 
 def _fail_log_dir(node: Node, log_dir: str) -> None:
     try:
-        halts = node.halts_without(log_dir)
+        halts = node.log_dirs.halts_without(log_dir)
     except HarnessError as e:
         write({"event": "log dir", "error": str(e)})
         return
     write({"event": "log dir", "error": "", "halts": halts})
-    node.fail_log_dir(log_dir)
+    node.log_dirs.fail(log_dir)
 
 
 async def _obey(

@@ -32,12 +32,13 @@ from kce.captures.record.recorder import Recorder
 from kce.harness import addresses
 from kce.harness.background import BackgroundTasks
 from kce.harness.client_security import ClientSecurity
-from kce.harness.connections import Link, answered_request
+from kce.harness.connections import Link
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule, applied
 from kce.harness.history import History
 from kce.harness.links import Links
 from kce.harness.node_links import LinkListener, NodeLinks
+from kce.harness.observed_link import answered_request
 from kce.harness.world import World
 from kce.harness.world.real_world import RealWorld
 from kce.wire.transport import ConnectionLost

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, ItemsView
+from collections.abc import Callable, ItemsView, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +44,14 @@ class Histogram:
 
     def __init__(self) -> None:
         self.clear()
+
+    @classmethod
+    def of(cls, count: int, total: float, latest: Iterable[float]) -> Histogram:
+        """Of values that were counted elsewhere."""
+        made = cls()
+        made.count, made.sum = count, total
+        made._latest.extend(sorted(latest))
+        return made
 
     def clear(self) -> None:
         self.count = 0

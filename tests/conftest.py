@@ -20,11 +20,11 @@ _PROPERTY = "struck"
 _TESTS = Path(__file__).parent
 #: rooms whose tests, except slow ones, start no nodes, and no server that comes back to its old port
 _PURE = tuple(_TESTS / room for room in ("broker_stub", "captures", "controller", "election", "wire", "zookeeper"))
-#: slow tests, too; one JVM with Spark serves both kinds
+#: slow tests, too; one JVM with Spark serves all
 _SPARK = _TESTS / "captures" / "spark"
 #: folders whose other tests need nothing but loopback
 _NODES = (*(_TESTS / room for room in ("controller", "election", "harness")), _TESTS.parent / "examples")
-PARTS = ("pure", "nodes", "clients")
+PARTS = ("pure", "spark", "nodes", "clients")
 
 
 class NoBareRooms:
@@ -45,9 +45,7 @@ sys.meta_path.insert(0, NoBareRooms)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--part", choices=PARTS, help="tests that only compute, that start nodes, or the rest (tests/__main__.py)"
-    )
+    parser.addoption("--part", choices=PARTS, help="tests that only compute, with Spark, that start nodes, or the rest")
     parser.addoption("--fast", action="store_true", help="leave out slow tests, sample inputs (tests/sampling.py)")
 
 
@@ -68,10 +66,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if part is None or collection_path.is_dir():
         return None
     of_nodes, may_be_pure = (_is_in(collection_path, folders) for folders in (_NODES, _PURE))
+    of_spark = _SPARK in collection_path.parents
     elsewhere = {
-        "pure": not may_be_pure,
+        "pure": not may_be_pure or of_spark,
+        "spark": not of_spark,
         "nodes": not of_nodes,
-        "clients": of_nodes or _SPARK in collection_path.parents,
+        "clients": of_nodes or of_spark,
     }
     return True if elsewhere[part] else None
 
@@ -90,7 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _part(item: pytest.Item) -> str:
     is_slow = item.get_closest_marker("slow") is not None
-    if item.path.is_relative_to(_SPARK) or (not is_slow and _is_in(item.path, _PURE)):
+    if item.path.is_relative_to(_SPARK):
+        return "spark"
+    if not is_slow and _is_in(item.path, _PURE):
         return "pure"
     return "nodes" if _is_in(item.path, _NODES) else "clients"
 

@@ -19,7 +19,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
 
 def test_a_port_that_is_taken_outside_is_free_inside() -> None:
     if not own_network.is_allowed():
-        pytest.skip("this user may not make network namespaces (unshare): the suite runs in two processes, not three")
+        pytest.skip("this user may not make network namespaces (unshare): the suite runs in three processes, not four")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         inside = [sys.executable, "-c", _PROGRAM, str(taken.getsockname()[1])]
         assert subprocess.run(inside, capture_output=True, check=False).returncode == 1

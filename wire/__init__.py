@@ -21,7 +21,8 @@ configuration/  the settings of brokers and topics, each declared once
 codec        the fast codec, generated from the Structs (codegen, layouts)
 shared_request  one control request for many brokers  columnar   control requests as flat arrays, and back
 payload      messages with parts that are not in memory
-single_fetch Fetch of one partition, as followers in sync send it
+single_fetch Fetch of a single topic, as followers in sync send it
+single_produce the response to a Produce request of one partition
 """
 
 from __future__ import annotations

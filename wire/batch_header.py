@@ -25,12 +25,15 @@ CRC_FROM: Final = 21
 
 _CRC_AT: Final = 17
 _MAGIC_AT: Final = 16
+#: the lower byte of the attributes
+_FLAGS_AT: Final = 22
 _LEGACY_CRC_FROM: Final = 16
 _LEGACY: Final = struct.Struct(">qiIbb")
 _TIMESTAMP: Final = struct.Struct(">q")
 #: base offset, length, leader epoch
 _HEAD: Final = struct.Struct(">qii")
 _UINT32: Final = struct.Struct(">I")
+_LENGTH: Final = struct.Struct(">i")
 
 _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
@@ -39,6 +42,8 @@ _DELETE_HORIZON: Final = 0x40
 #: what attributes mean by magic: the codec, since magic 1 the type of timestamps, too
 _LEGACY_ATTRIBUTES: Final = (0x07, 0x0F)
 _MAX_INT32: Final = 2**31 - 1
+#: a NamedTuple of fields whose number is known to be right
+_new: Final = tuple.__new__
 #: after so many records it is worth to look whether the next ones have the same length, and for how many at most
 _LOOK_EVERY: Final = 64
 _MOST_ALIKE: Final = 256
@@ -60,6 +65,10 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+    def placed(self, base_offset: int, leader_epoch: int) -> BatchHeader:
+        """The header at another offset, of another epoch. ``_replace`` takes four times as long."""
+        return BatchHeader(base_offset, self.length, leader_epoch, *self[3:])
 
     @property
     def size(self) -> int:
@@ -112,7 +121,7 @@ def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader | None:
     if magic == 2:
         if rest < BATCH_HEADER_BYTES:
             return None
-        header = BatchHeader._make(HEADER.unpack_from(data, at))
+        header = _new(BatchHeader, HEADER.unpack_from(data, at))
         least = BATCH_HEADER_BYTES
     elif magic < 2:
         least = MIN_BYTES + magic * _TIMESTAMP.size
@@ -140,6 +149,19 @@ def read_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
     while (header := read_header(data, at)) is not None and (next_at := at + header.size) <= end:
         yield at, header
         at = next_at
+
+
+def is_one_batch(data: bytes | memoryview) -> bool:
+    """Whether the data are one batch of magic 2, whole, and nothing else."""
+    size = len(data)
+    return (
+        size >= BATCH_HEADER_BYTES and data[_MAGIC_AT] == 2 and _LENGTH.unpack_from(data, 8)[0] == size - OVERHEAD_BYTES
+    )
+
+
+def may_be_transactional(data: bytes | memoryview) -> bool:
+    """False if the first batch is not transactional, or not there."""
+    return len(data) > _FLAGS_AT and data[_MAGIC_AT] == 2 and bool(data[_FLAGS_AT] & _TRANSACTIONAL)
 
 
 def check_crc(batch: memoryview, header: BatchHeader) -> None:
@@ -199,7 +221,7 @@ def _alike(data: bytes, at: int) -> tuple[int, int]:
 
 def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
     """A batch of magic 2 with offset and leader epoch, in two parts; its CRC covers neither (rule B3.31)."""
-    (length,) = struct.unpack_from(">i", batch, 8)
+    (length,) = _LENGTH.unpack_from(batch, 8)
     return _HEAD.pack(base_offset, length, leader_epoch), batch[_HEAD.size :]
 
 

@@ -70,7 +70,9 @@ _SHORT_UVARINTS = tuple(_uvarint(n) for n in range(128))
 
 
 def write_uvarint(value: int) -> bytes:
-    return _SHORT_UVARINTS[value] if value < 128 else _uvarint(value)
+    if value < 128:
+        return _SHORT_UVARINTS[value]
+    return bytes((value & 0x7F | 0x80, value >> 7)) if value < 1 << 14 else _uvarint(value)
 
 
 _SHORT_NUMBERS: dict[tuple[str, int], struct.Struct] = {}

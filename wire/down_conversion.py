@@ -10,14 +10,17 @@ class UnsupportedCodec(Exception):
     """zstd needs magic 2."""
 
 
-def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) -> bytes:
+def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) -> tuple[bytes, int]:
     """The complete batches of a record set, in magic 0 or 1; those that are older already stay as they are.
+
+    Returns also how many records were converted.
 
     Headers are lost, control batches left out, and so are records before ``first_offset`` that are not compressed.
     What comes from a codec on that magic lacks is left for the next fetch, in which it is the first and raises
     UnsupportedCodec. Raises CorruptRecord, LimitExceeded.
     """
     found: list[RecordBatch] = []
+    count = 0
     for batch in read_records(data).batches:
         try:
             converted = _converted(batch, magic, first_offset)
@@ -27,7 +30,8 @@ def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) 
             break
         if converted is not None:
             found.append(converted)
-    return write_records(*found)
+            count += 0 if converted is batch else len(converted.records)
+    return write_records(*found), count
 
 
 def _converted(batch: RecordBatch, magic: int, first_offset: int) -> RecordBatch | None:

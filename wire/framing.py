@@ -66,6 +66,15 @@ class FrameBuffer:
             rest += data
             self._buffer, self._start = rest, 0
 
+    def receive_frame(self, data: bytes | bytearray) -> bytes | None:
+        """``receive_data``, then ``next_frame``. Raises LimitExceeded."""
+        if self._start == len(self._buffer) and len(data) >= 4:
+            (length,) = _LENGTH.unpack_from(data)
+            if length == len(data) - 4 and length <= self.max_frame_bytes:  # as most often
+                return bytes(data[4:])
+        self.receive_data(data)
+        return self.next_frame()
+
     def announced_bytes(self) -> int | None:
         """The length of the next frame; None if more bytes are needed to know it.
 

@@ -268,6 +268,8 @@ def varint(value: int) -> bytes:
     """Encode an int64. Raises EncodeError."""
     if -64 <= value < 64:
         return _SMALL[value + 64]
+    if 64 <= value < 8192:  # two bytes
+        return bytes((value << 1 & 0x7F | 0x80, value >> 6))
     if not -(2**63) <= value < 2**63:
         raise errors.EncodeError(f"{value} is not an int64")
     return _varint(value)

@@ -1,4 +1,4 @@
-"""Fetch of one partition, by topic id and without errors: what followers in sync ask and get all the time.
+"""Fetch of a single topic, by its id and without errors: what followers in sync ask and get all the time.
 
 The bytes and messages are those of `wire.protocol`, which takes whatever does not have this shape.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -20,51 +20,71 @@ from kce.wire.payload import Parts, Payload, Stored
 #: the versions of requests, and of responses, that have this shape
 REQUESTS: Final = range(15, 18)
 RESPONSES: Final = range(13, 18)
-#: in such a response: its own code, and that of the partition
-ERRORS: Final[Mapping[int, int]] = {ErrorCode.NONE: 2}
+#: partitions in such a message: their number takes one byte
+MOST: Final = 126
 
 #: API key, version, correlation id, length of the client id
 _HEADER: Final = struct.Struct(">hhih")
 _NO_TAGS: Final = b"\0"
 _REQUEST: Final = struct.Struct(">iiibiiB16sBiiqiqi7siqB")
+#: the same in parts: before the partitions, each of them, after them
+_BEFORE_ASKED: Final = struct.Struct(">iiibiiB16sB")
+_ASKED: Final = struct.Struct(">iiqiqiB")
+_AFTER_ASKED: Final = struct.Struct(">6siqB")
 #: the length of an array, plus one
 _ONE: Final = 2
 #: no tagged fields of partition and topic, nothing forgotten, no rack; one tagged field, number 1, of 13 bytes
 _AFTER_PARTITION: Final = bytes((0, 0, 1, 1, 1, 1, 13))
-_RESPONSE: Final = struct.Struct(">iBihiB16sBihqqqBi")
-#: no tagged fields of partition, topic and response
-_END: Final = b"\0\0\0"
+#: of a response: before the partitions, each of them before its records, after them (no tagged fields of topic and
+#: response)
+_BEFORE_FOUND: Final = struct.Struct(">iBihiB16sB")
+_FOUND: Final = struct.Struct(">ihqqqBi")
+_AFTER_FOUND: Final = b"\0\0"
 #: aborted transactions: null, or none
 _NULL: Final = 0
 _EMPTY: Final = 1
 
 
 class SingleFetch(NamedTuple):
-    """A follower's request."""
+    """A follower's request for one partition; what is missing of forgotten partitions, rack and tags is empty."""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
+    isolation_level: int
     session_id: int
     session_epoch: int
-    topic_id: UUID
+    topics: int
+    topic: bytes  #: its id
+    partitions: int
     partition: int
     leader_epoch: int
     offset: int
     last_fetched_epoch: int
     log_start_offset: int
     partition_max_bytes: int
+    after_partition: bytes
     replica_id: int
     replica_epoch: int
+    tags: int
 
-    def encode(self, *, api_version: int, correlation_id: int, client_id: bytes) -> bytes:
-        body = _REQUEST.pack(
-            self.max_wait_ms, self.min_bytes, self.max_bytes, 0, self.session_id, self.session_epoch,
-            _ONE, self.topic_id.bytes, _ONE, self.partition, self.leader_epoch, self.offset, self.last_fetched_epoch,
-            self.log_start_offset, self.partition_max_bytes, _AFTER_PARTITION, self.replica_id, self.replica_epoch, 0,
+    @property
+    def topic_id(self) -> UUID:
+        return _uuid(self.topic)
+
+    def message(self) -> FetchRequest:
+        """The same request as others are decoded."""
+        wanted = FetchPartition(
+            partition=self.partition, current_leader_epoch=self.leader_epoch, fetch_offset=self.offset,
+            last_fetched_epoch=self.last_fetched_epoch, log_start_offset=self.log_start_offset,
+            partition_max_bytes=self.partition_max_bytes,
         )  # fmt: skip
-        header = _HEADER.pack(FetchRequest.__api_key__, api_version, correlation_id, len(client_id))
-        return b"".join((header, client_id, _NO_TAGS, body))
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self.replica_id, replica_epoch=self.replica_epoch),
+            max_wait_ms=self.max_wait_ms, min_bytes=self.min_bytes, max_bytes=self.max_bytes,
+            isolation_level=self.isolation_level, session_id=self.session_id, session_epoch=self.session_epoch,
+            topics=(FetchTopic(topic_id=self.topic_id, partitions=(wanted,)),),
+        )  # fmt: skip
 
 
 @functools.lru_cache
@@ -72,7 +92,7 @@ def _uuid(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
-def decode_request(frame: bytes) -> tuple[Header, FetchRequest] | None:
+def decode_request(frame: bytes) -> tuple[Header, SingleFetch] | None:
     """A Fetch request; None if it does not have this shape."""
     at = len(frame) - _REQUEST.size
     if at <= _HEADER.size:
@@ -80,72 +100,115 @@ def decode_request(frame: bytes) -> tuple[Header, FetchRequest] | None:
     api_key, version, correlation_id, size = _HEADER.unpack_from(frame)
     if _HEADER.size + size != at - 1 or frame[at - 1] or version not in REQUESTS:
         return None
-    (
-        wait, least, most, isolation, session_id, epoch, topics, topic_id, partitions, partition, leader_epoch, offset,
-        last_epoch, log_start, partition_most, after, replica_id, replica_epoch, tags,
-    ) = _REQUEST.unpack_from(frame, at)  # fmt: skip
-    if topics != _ONE or partitions != _ONE or after != _AFTER_PARTITION or tags:
+    found = SingleFetch._make(_REQUEST.unpack_from(frame, at))
+    if found.topics != _ONE or found.partitions != _ONE or found.after_partition != _AFTER_PARTITION or found.tags:
         return None
     try:
         client_id = frame[_HEADER.size : at - 1].decode()
     except UnicodeDecodeError:
         return None
-    wanted = FetchPartition(
-        partition=partition, current_leader_epoch=leader_epoch, fetch_offset=offset, last_fetched_epoch=last_epoch,
-        log_start_offset=log_start, partition_max_bytes=partition_most,
-    )  # fmt: skip
-    return Header(api_key, version, correlation_id, client_id), FetchRequest(
-        replica_state=ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch),
-        max_wait_ms=wait, min_bytes=least, max_bytes=most, isolation_level=isolation, session_id=session_id,
-        session_epoch=epoch, topics=(FetchTopic(topic_id=_uuid(topic_id), partitions=(wanted,)),),
-    )  # fmt: skip
+    return Header(api_key, version, correlation_id, client_id), found
 
 
-def encode_response(
-    correlation_id: int,
+class Asked(NamedTuple):
+    """One partition of a request."""
+
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+def encode_request(
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
     session_id: int,
+    session_epoch: int,
     topic_id: UUID,
-    partition: int,
+    asked: Sequence[Asked],
+    replica_id: int,
+    replica_epoch: int,
     *,
-    high_watermark: int,
-    last_stable_offset: int,
-    log_start_offset: int,
-    knows_aborted: bool,
-    preferred_read_replica: int,
-    records: bytes | memoryview | Stored,
-) -> Payload:
-    """``knows_aborted``: that there are no aborted transactions."""
-    head = _RESPONSE.pack(
-        correlation_id, 0, 0, ErrorCode.NONE, session_id, _ONE, topic_id.bytes, _ONE, partition, ErrorCode.NONE,
-        high_watermark, last_stable_offset, log_start_offset, _EMPTY if knows_aborted else _NULL,
-        preferred_read_replica,
-    )  # fmt: skip
-    head += write_uvarint(len(records) + 1)
-    if isinstance(records, Stored):
-        return Parts((head, records, _END))
-    return b"".join((head, records, _END))
+    api_version: int,
+    correlation_id: int,
+    client_id: bytes,
+) -> bytes:
+    """A follower's request for 1 to `MOST` partitions."""
+    before = _BEFORE_ASKED.pack(
+        max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch, _ONE, topic_id.bytes, len(asked) + 1
+    )
+    return b"".join(
+        (
+            _HEADER.pack(FetchRequest.__api_key__, api_version, correlation_id, len(client_id)),
+            client_id,
+            _NO_TAGS,
+            before,
+            *[_ASKED.pack(*one, 0) for one in asked],
+            _AFTER_ASKED.pack(_AFTER_PARTITION[1:], replica_id, replica_epoch, 0),
+        )
+    )
 
 
-def decode_response(frame: bytes, topic_id: UUID, partition: int) -> tuple[int, FetchResponsePartitionData] | None:
-    """Session id and what a follower gets of that partition; None if the response does not have this shape."""
-    if len(frame) < _RESPONSE.size + len(_END):
-        return None
-    (
-        _, tags, throttle_ms, error, session_id, topics, topic, partitions, index, code, high_watermark, stable,
-        log_start, aborted, preferred,
-    ) = _RESPONSE.unpack_from(frame)  # fmt: skip
-    if tags or throttle_ms or error or code or topics != _ONE or partitions != _ONE or aborted != _NULL:
-        return None
+class Found(NamedTuple):
+    """One partition of a response. ``knows_aborted``: that there are no aborted transactions."""
+
+    partition: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: bytes | memoryview | Stored
+    knows_aborted: bool = False
+    preferred_read_replica: int = -1
+
+
+@functools.lru_cache(MOST)
+def errors_of(partitions: int) -> Mapping[int, int]:
+    """The codes in a response of so many partitions: its own and theirs."""
+    return {ErrorCode.NONE: partitions + 1}
+
+
+def encode_response(correlation_id: int, session_id: int, topic: bytes, found: Sequence[Found]) -> Payload:
+    """``topic``: its id. ``found``: 1 to `MOST` partitions."""
+    pieces: list[bytes | memoryview | Stored] = [
+        _BEFORE_FOUND.pack(correlation_id, 0, 0, ErrorCode.NONE, session_id, _ONE, topic, len(found) + 1)
+    ]
+    is_stored = False
+    for partition, high_watermark, last_stable_offset, log_start_offset, records, knows_aborted, preferred in found:
+        head = _FOUND.pack(
+            partition, ErrorCode.NONE, high_watermark, last_stable_offset, log_start_offset,
+            _EMPTY if knows_aborted else _NULL, preferred,
+        )  # fmt: skip
+        pieces += head, write_uvarint(len(records) + 1), records, _NO_TAGS
+        is_stored |= isinstance(records, Stored)
+    pieces.append(_AFTER_FOUND)
+    return Parts(pieces) if is_stored else b"".join(pieces)  # type: ignore[arg-type]  # nothing is stored then
+
+
+def decode_response(frame: bytes, topic_id: UUID) -> tuple[int, list[FetchResponsePartitionData]] | None:
+    """Session id and what a follower gets of that topic; None if the response does not have this shape."""
     try:
-        size, at = read_uvarint(frame, _RESPONSE.size)
-    except (Refuse, IndexError):
+        _, tags, throttle_ms, error, session_id, topics, topic, count = _BEFORE_FOUND.unpack_from(frame)
+        if tags or throttle_ms or error or topics != _ONE or topic != topic_id.bytes or not 1 < count <= MOST + 1:
+            return None
+        found, at = [], _BEFORE_FOUND.size
+        for _ in range(count - 1):
+            index, code, high_watermark, stable, log_start, aborted, preferred = _FOUND.unpack_from(frame, at)
+            size, at = read_uvarint(frame, at + _FOUND.size)
+            end = at + size - 1
+            if code or aborted != _NULL or not size or frame[end]:
+                return None
+            records: Any = memoryview(frame)[at:end]
+            found.append(
+                FetchResponsePartitionData(
+                    partition_index=index, error_code=code, high_watermark=high_watermark, last_stable_offset=stable,
+                    log_start_offset=log_start, aborted_transactions=None, preferred_read_replica=preferred,
+                    records=records,
+                )
+            )  # fmt: skip
+            at = end + 1
+    except (Refuse, IndexError, struct.error):
         return None
-    end = at + size - 1
-    if not size or frame[end:] != _END or topic != topic_id.bytes or index != partition:
-        return None
-    records: Any = memoryview(frame)[at:end]
-    return session_id, FetchResponsePartitionData(
-        partition_index=index, error_code=code, high_watermark=high_watermark, last_stable_offset=stable,
-        log_start_offset=log_start, aborted_transactions=None, preferred_read_replica=preferred,
-        records=records,
-    )  # fmt: skip
+    return (session_id, found) if frame[at:] == _AFTER_FOUND else None

@@ -30,6 +30,8 @@ from kce.zookeeper.store import Create, MultiFailed, NodeExists, NoNode, TooLarg
 #: Kafka's validation of the numbers of partitions overflows above it, and refuses the topic
 MAX_PARTITIONS: Final = 46_341
 _MAX_BROKER_ID: Final = 2**31 - 1
+#: only a name with one of these can have the metrics of another
+_COLLIDING: Final = frozenset("._")
 _PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
     InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
     InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -159,6 +161,11 @@ class TakenNames:
         self._by_metric_name = {metric_name(topic): topic for topic in sorted(existing, reverse=True)}
 
     @classmethod
+    async def for_creation(cls, zk: KafkaZkClient, topics: Iterable[str]) -> TakenNames:
+        """As far as `write_topics` does not find out itself: other topics with the same metrics."""
+        return await cls.read(zk) if any(not _COLLIDING.isdisjoint(topic) for topic in topics) else cls((), ())
+
+    @classmethod
     async def read(cls, zk: KafkaZkClient) -> TakenNames:
         existing, deleting = await zk.get_children_of([znodes.TOPICS, znodes.DELETE_TOPICS])
         return cls(set(existing), set(deleting))
@@ -166,16 +173,20 @@ class TakenNames:
     def check(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
         """Raises AdminError."""
         check_topic_name(topic)
-        if topic in self._deleting:
-            raise AdminError(f"Topic '{topic}' is marked for deletion.", ErrorCode.TOPIC_ALREADY_EXISTS)
-        if topic in self._existing:
-            raise _already_exists(topic)
+        self.check_is_new(topic)
         if (other := self._by_metric_name.get(metric_name(topic))) is not None:
             raise AdminError(
                 f"Topic '{topic}' collides with existing topics: {other}",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
         check_assignment(topic, assignment)
+
+    def check_is_new(self, topic: str) -> None:
+        """Raises AdminError."""
+        if topic in self._deleting:
+            raise AdminError(f"Topic '{topic}' is marked for deletion.", ErrorCode.TOPIC_ALREADY_EXISTS)
+        if topic in self._existing:
+            raise _already_exists(topic)
 
 
 def metric_name(topic: str) -> str:
@@ -235,7 +246,7 @@ async def write_topic(
 async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
     """Write the configurations, even if empty, then the assignments (rule 10.7). Returns the errors by topic.
 
-    Both are written in one step where nothing is in the way.
+    Both are written in one step where nothing is in the way, such as a topic of that name.
     """
     together = [[_config_creation(topic), _creation(topic)] for topic in topics]
     in_steps = []
@@ -244,19 +255,39 @@ async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[st
             if not isinstance(answer.error, (NoNode, NodeExists, TooLarge)):
                 raise answer.error
             in_steps.append(topic)
-    return await _write_in_steps(zk, in_steps) if in_steps else {}
+    if not in_steps:
+        return {}
+    refused = await _refused(zk, in_steps)
+    return refused | await _write_in_steps(zk, [topic for topic in in_steps if topic.name not in refused])
+
+
+async def _refused(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
+    """Those that exist, or are being deleted, with the errors; not those that we have written (see below)."""
+    taken = await TakenNames.read(zk)
+    refused: dict[str, AdminError] = {}
+    for topic in topics:
+        try:
+            taken.check_is_new(topic.name)
+        except AdminError as e:
+            if not await _is_ours(zk, topic):
+                refused[topic.name] = e
+    return refused
+
+
+async def _is_ours(zk: KafkaZkClient, topic: NewTopic) -> bool:
+    """Whether an existing topic has our new id: an attempt whose response was lost has written it (1.52)."""
+    found = (await zk.get_topic_assignments([topic.name])).get(topic.name)
+    return topic.topic_id is not None and found is not None and found.topic_id == topic.topic_id
 
 
 async def _write_in_steps(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
-    """An existing topic with our new id was written by an attempt whose response was lost (1.52)."""
     refused = await _write_configs(zk, topics)
     written = [topic for topic in topics if topic.name not in refused]
     for topic, answer in zip(written, await zk.store.write([_creation(topic) for topic in written]), strict=True):
         if isinstance(answer, TooLarge):
             refused[topic.name] = _too_many_partitions(topic.name, len(topic.assignment))
         elif isinstance(answer, NodeExists):
-            found = (await zk.get_topic_assignments([topic.name])).get(topic.name)
-            if topic.topic_id is None or found is None or found.topic_id != topic.topic_id:
+            if not await _is_ours(zk, topic):
                 refused[topic.name] = _already_exists(topic.name)
         else:
             value(answer)

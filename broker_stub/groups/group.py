@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from kce.broker_stub.groups.member import JoinResult, Member, OnJoin, Protocols, SyncResult
@@ -49,6 +49,12 @@ class IllegalState(Exception):
 class Group:
     """``state_since_ms`` is None if a record of old did not say (rule G8.3)."""
 
+    __slots__ = (
+        "_now_ms", "_offers", "awaiting_join", "generation", "group_id", "is_member_added", "leader", "members",
+        "offsets", "pending_members", "pending_syncs", "protocol_name", "protocol_type", "state", "state_since_ms",
+        "static_members", "subscribed_topics",
+    )  # fmt: skip
+
     def __init__(self, group_id: str, now_ms: Callable[[], int], state: GroupState = GroupState.EMPTY) -> None:
         self.group_id = group_id
         self.state = state
@@ -73,7 +79,7 @@ class Group:
         self.awaiting_join = 0
         self._now_ms = now_ms
         #: protocol -> how many members offer it
-        self._offers: Counter[str] = Counter()
+        self._offers: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<group {self.group_id}, {self.state.value}, generation {self.generation}, {len(self.members)} members>"
@@ -104,7 +110,7 @@ class Group:
             raise IllegalState(f"{self!r} has a member with instance id {member.instance_id} already")
         if not self.members:
             self.protocol_type = member.protocol_type
-        if not self.supports(member.protocol_type, (name for name, _ in member.protocols)):
+        if not self.supports(member.protocol_type, member.protocols):
             raise IllegalState(f"the protocols of {member.member_id} do not fit to {self!r}")
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -193,7 +199,7 @@ class Group:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest of its members."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
 
     def elect_joined_leader(self) -> bool:
         """Let a member lead that has rejoined; whether there is one (rules G3.39, G3.40)."""
@@ -212,15 +218,14 @@ class Group:
 
     def _count_offers(self, member: Member, count: int) -> None:
         for name, _ in member.protocols:
-            self._offers[name] += count
+            self._offers[name] = self._offers.get(name, 0) + count
 
-    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member that offers these may join (rules G3.7, G3.8)."""
         if self.state is GroupState.EMPTY:
-            return bool(protocol_type) and any(True for _ in protocols)
-        return protocol_type == self.protocol_type and any(
-            self._offers[name] == len(self.members) for name in set(protocols)
-        )
+            return bool(protocol_type and protocols)
+        offers, count = self._offers, len(self.members)
+        return protocol_type == self.protocol_type and any(offers.get(name, 0) == count for name, _ in protocols)
 
     def select_protocol(self) -> str:
         """Rule G3.42. Raises IllegalState without members."""
@@ -266,12 +271,14 @@ class Group:
         if self.protocol_name is None or self.state in (GroupState.DEAD, GroupState.PREPARING_REBALANCE):
             raise IllegalState(f"{self!r} has no list of members")
         return tuple(
-            JoinGroupResponseMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                metadata=member.metadata(self.protocol_name),
-            )
-            for member in self.members.values()
+            [
+                JoinGroupResponseMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    metadata=member.metadata(self.protocol_name),
+                )
+                for member in self.members.values()
+            ]
         )
 
     # parked requests

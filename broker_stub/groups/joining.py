@@ -56,7 +56,7 @@ class Joining:
             on_join(JoinResult(member_id=NO_MEMBER, error=ErrorCode.GROUP_MAX_SIZE_REACHED))
         elif group.is_dead:
             on_join(JoinResult(member_id=request.member_id, error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        elif not group.supports(request.protocol_type, [name for name, _ in request.protocols]):
+        elif not group.supports(request.protocol_type, request.protocols):
             on_join(JoinResult(member_id=request.member_id, error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         elif request.is_unknown:
             self._join_as_new(group, request, on_join)

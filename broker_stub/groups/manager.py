@@ -121,6 +121,8 @@ class GroupManager:
 
     def refusal(self, group_id: str) -> ErrorCode | None:
         """Of a group that is not for this broker, or not yet (rules G1.12, G1.13)."""
+        if group_id in self.groups and not self._loading:  # what is known is of owned partitions
+            return None
         partition = self.partition_of(group_id)
         if partition in self._loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

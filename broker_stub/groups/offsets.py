@@ -25,6 +25,8 @@ class Stored(NamedTuple):
 class GroupOffsets:
     """``stored`` is what OffsetFetch answers."""
 
+    __slots__ = ("pending", "pending_of_producers", "stored")
+
     def __init__(self) -> None:
         self.stored: dict[TopicPartition, Stored] = {}
         #: commits whose append has not ended

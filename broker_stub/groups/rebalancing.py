@@ -310,9 +310,10 @@ class DelayedHeartbeat(_GroupOperation):
         return self._is_over() and self.force_complete()
 
     def _is_over(self) -> bool:
-        member = self.group.members.get(self._member_id)
-        if self.group.is_dead:
+        group = self.group
+        if group.state is GroupState.DEAD:
             return True
+        member = group.members.get(self._member_id)
         if self._is_pending:
             return member is not None
         return member is None or member.is_alive

@@ -112,6 +112,7 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
     return encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
 
 
+@functools.lru_cache(maxsize=4096)
 def group_key(group: str) -> bytes:
     """Raises EncodeError."""
     return encode(GroupMetadataKey(group=group), _GROUP)
@@ -168,7 +169,12 @@ def read_offset(data: bytes) -> CommittedOffset:
 
 def write_group(value: GroupMetadataValue, ibp: MetadataVersion) -> bytes:
     """Rule G9.6. Raises EncodeError."""
-    return encode(value, sum(ibp >= since for since in (_IBP_0_10_1, _IBP_2_1_IV0, _IBP_2_3)))
+    return encode(value, _group_version(ibp))
+
+
+@functools.cache
+def _group_version(ibp: MetadataVersion) -> int:
+    return sum(ibp >= since for since in (_IBP_0_10_1, _IBP_2_1_IV0, _IBP_2_3))
 
 
 def read_group(data: bytes) -> GroupMetadataValue:

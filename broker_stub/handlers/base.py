@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kce import wire
@@ -18,7 +18,7 @@ from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
-from kce.broker_stub.ports import AdminPort, ControllerPort
+from kce.broker_stub.ports import AdminPort, ControllerPort, NoTopicSettings, TopicSettings
 from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Request, RequestContext
@@ -71,8 +71,7 @@ class Services:
     authorization: Authorization = NO_AUTHORIZATION
     #: None without `delegation.token.secret.key`
     tokens: DelegationTokenManager | None = None
-    #: fetches the settings of topics before their logs are created; None if not needed
-    prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None
+    topic_settings: TopicSettings = field(default_factory=NoTopicSettings)
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
         """Rule 9.5: -1 is never stale, nor is a newer epoch, which the controller may know first."""
@@ -195,6 +194,33 @@ def answering_in_steps(
             _answer_later(request, answer, services)
 
     return handle
+
+
+def with_settings(
+    handle: Callable[[Request, R, Services], None], topics: Callable[[R], Iterable[str]]
+) -> Callable[[Request, R, Services], Awaitable[None] | None]:
+    """Make a handler that has the settings of ``topics`` read first, if they are not known yet."""
+
+    def handle_with_settings(request: Request, message: R, services: Services) -> Awaitable[None] | None:
+        unread = services.topic_settings.unread
+        if unread and (needed := {topic for topic in topics(message) if topic in unread}):
+            return after_reading(needed, handle, request, message, services)
+        handle(request, message, services)
+        return None
+
+    return handle_with_settings
+
+
+async def after_reading(
+    topics: Collection[str],
+    handle: Callable[[Request, R, Services], None],
+    request: Request,
+    message: R,
+    services: Services,
+) -> None:
+    """Handle a request once the settings of ``topics`` are read."""
+    await services.topic_settings.read(topics)
+    handle(request, message, services)
 
 
 def answering_later(

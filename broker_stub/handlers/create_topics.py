@@ -48,7 +48,7 @@ async def respond(
             results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
         elif topic.name in denied:
             results[topic.name] = _refusal(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
-        elif (refusal := _refused(topic, snapshot)) is not None:
+        elif (refusal := _refused(topic, snapshot, services)) is not None:
             results[topic.name] = refusal
         else:
             wanted.append(topic if topic.assignments else _resolved(topic, services))
@@ -101,9 +101,11 @@ def _seen(result: CreatableTopicResult, hidden: Container[str], *, is_repeated: 
     )
 
 
-def _refused(topic: CreatableTopic, snapshot: MetadataSnapshot) -> CreatableTopicResult | None:
+def _refused(topic: CreatableTopic, snapshot: MetadataSnapshot, services: Services) -> CreatableTopicResult | None:
     if topic.name in snapshot.topics:
         return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    if services.controller.is_queued_for_deletion(topic.name):
+        return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' is marked for deletion.")
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Handler, Services, respond_to, with_settings
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation
@@ -71,4 +71,8 @@ def error_response(message: DeleteRecordsRequest, context: RequestContext, error
     )
 
 
-HANDLER: Final = Handler(DeleteRecordsRequest, handle, error_response)
+HANDLER: Final = Handler(
+    DeleteRecordsRequest,
+    with_settings(handle, lambda message: (topic.name for topic in message.topics)),
+    error_response,
+)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from kce import wire
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Slice, content
 from kce.broker_stub.errors import Refused
+from kce.broker_stub.handlers import in_sync
 from kce.broker_stub.handlers.base import Handler, Services, answer_by, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.quotas.client_quotas import client
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.replication.data_plane import SessionWait, isolation_of
+from kce.broker_stub.replication.data_plane import Asked, isolation_of
+from kce.broker_stub.replication.delayed import SessionWait
 from kce.broker_stub.replication.fetch_sessions import (
     FINAL_EPOCH,
     NO_SESSION,
@@ -53,9 +55,13 @@ _MAX_BYTES_SINCE: Final = 3
 _FLEXIBLE_SINCE: Final = 12
 
 
-def handle(request: Request, message: FetchRequest, services: Services) -> None:
+def handle(request: Request, message: FetchRequest | single_fetch.SingleFetch, services: Services) -> None:
     """Raises Refused for a session that is not known, or is at another epoch (rule B4.27)."""
     context, plane = request.context, services.data_plane
+    if isinstance(message, single_fetch.SingleFetch):
+        if in_sync.park(request, message, services, _asked):
+            return
+        message = message.message()
     version = context.header.api_version
     replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
     try:
@@ -70,9 +76,24 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
     except Refused as e:
         request.respond(FetchResponse(error_code=e.code))
         return
-    max_bytes = message.max_bytes if replica_id >= 0 else _max_bytes(message, context, services)
     denied = _Denied(context, services.authorization, is_follower=replica_id >= 0)
     requested = list(_requested(fetching, fetching.wanted(), denied, services))
+    session = fetching.session.id if fetching.session is not None and fetching.has_idle else None
+    plane.fetch(*_asked(request, message, replica_id, fetching, requested, session, services))
+
+
+def _asked(
+    request: Request,
+    message: FetchRequest,
+    replica_id: int,
+    fetching: FetchContext,
+    requested: list[Requested],
+    session_id: int | None,
+    services: Services,
+) -> Asked:
+    """``session_id``: if it has idle partitions, which may have something to read later."""
+    context, version = request.context, request.context.header.api_version
+    max_bytes = message.max_bytes if replica_id >= 0 else _max_bytes(message, context, services)
     known = [one.fetch for one in requested if one.answer is None]
     is_complete = len(known) == len(requested)
     params = FetchParams(
@@ -90,6 +111,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         touched = fetching.touched(requested)
         if not touched:
             return (), True
+        denied = _Denied(context, services.authorization, is_follower=replica_id >= 0)
         added = list(_requested(fetching, touched, denied, services))
         requested.extend(added)
         fetches = [one.fetch for one in added if one.answer is None]
@@ -99,15 +121,14 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         rest = iter(reads)
         answers = [(one, one.answer if one.answer is not None else next(rest)) for one in requested]
         if replica_id >= 0:
-            _record(answers, services)
+            _record(answers, replica_id, services)
             request.exempt()  # rule B4.45
         elif (quotas := services.quotas).fetch.enabled or quotas.request.enabled:
             respond_to(request, lambda: _maybe_throttled(request, fetching, answers, services))
             return
         answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=replica_id < 0))
 
-    session = SessionWait(fetching.session.id, more) if fetching.session is not None and fetching.has_idle else None
-    plane.fetch(params, known, respond, session)
+    return Asked(params, known, respond, None if session_id is None else SessionWait(session_id, more))
 
 
 def _max_bytes(message: FetchRequest, context: RequestContext, services: Services) -> int:
@@ -202,9 +223,13 @@ def _requested(
         yield Requested(one, fetch, answer)
 
 
-def _record(answers: Sequence[tuple[Requested, Read]], services: Services) -> None:
-    """All that followers take of throttled partitions counts (rule B8.11)."""
-    quota = services.leader_quota
+def _record(answers: Sequence[tuple[Requested, Read]], replica_id: int, services: Services) -> None:
+    """All that followers take of throttled partitions counts (rule B8.11), and what a reassignment moves."""
+    quota, hosted = services.leader_quota, services.replica_manager.partitions
+    for one, read in answers:
+        partition = hosted.get(one.fetch.partition) if read.records else None
+        if partition is not None and replica_id in partition.adding_replicas:
+            services.data_plane.reassignment_bytes_out += len(read.records)
     size = sum(len(read.records) for one, read in answers if quota.is_throttled(one.fetch.partition))
     if size:
         quota.record(size)
@@ -266,33 +291,34 @@ def _answer(
         request.respond(FetchResponse(error_code=e.code, session_id=session_id))
         return
     context = request.context
-    payload = None if request.is_timed else _single(session_id, told, context)
+    payload = None if request.is_timed else _of_one_topic(session_id, told, context)
     if payload is None:
         request.respond(_message(session_id, told, context, services, is_consumer=is_consumer))
     else:
-        request.respond_payload(payload, single_fetch.ERRORS)
+        request.respond_payload(payload, single_fetch.errors_of(len(told)))
 
 
-def _single(session_id: int, told: Sequence[tuple[Requested, Read]], context: RequestContext) -> wire.Payload | None:
-    """The response, if it has one partition and nothing but its records."""
-    if len(told) != 1 or context.header.api_version not in single_fetch.RESPONSES:
+def _of_one_topic(
+    session_id: int, told: Sequence[tuple[Requested, Read]], context: RequestContext
+) -> wire.Payload | None:
+    """The response, if it has one topic and nothing but records."""
+    if not 0 < len(told) <= single_fetch.MOST or context.header.api_version not in single_fetch.RESPONSES:
         return None
-    ((requested, read),) = told
-    topic_id = requested.wanted.topic_id
-    if read.error or read.diverging is not None or read.aborted or topic_id is None:
+    topic_id = told[0][0].wanted.topic_id
+    if topic_id is None:
         return None
-    return single_fetch.encode_response(
-        context.header.correlation_id,
-        session_id,
-        topic_id,
-        requested.wanted.partition,
-        high_watermark=read.high_watermark,
-        last_stable_offset=read.last_stable_offset,
-        log_start_offset=read.log_start_offset,
-        knows_aborted=read.aborted is not None,
-        preferred_read_replica=read.preferred_replica,
-        records=read.records,
-    )
+    found = []
+    for requested, read in told:
+        wanted = requested.wanted
+        if read.error or read.diverging is not None or read.aborted or wanted.topic_id != topic_id:
+            return None
+        found.append(
+            single_fetch.Found(
+                wanted.partition, read.high_watermark, read.last_stable_offset, read.log_start_offset, read.records,
+                read.aborted is not None, read.preferred_replica,
+            )
+        )  # fmt: skip
+    return single_fetch.encode_response(context.header.correlation_id, session_id, topic_id.bytes, found)
 
 
 def _response(
@@ -347,7 +373,9 @@ def _partition_data(
     code, records = read.error, read.records
     hosted = services.replica_manager.partitions.get(fetch.partition)
     if code == ErrorCode.NONE and version < _ZSTD_SINCE:
-        code, converted = _for_old_versions(hosted, fetch.offset, records, version, is_consumer=is_consumer)
+        code, converted, count = _for_old_versions(hosted, fetch.offset, records, version, is_consumer=is_consumer)
+        if count:
+            services.data_plane.fetch_conversions[fetch.partition.topic] += count
         if converted is None:
             return FetchResponsePartitionData(
                 partition_index=fetch.partition.partition, error_code=code, high_watermark=-1
@@ -384,26 +412,28 @@ def _partition_data(
 
 def _for_old_versions(
     hosted: Partition | None, offset: int, records: Slice, version: int, *, is_consumer: bool
-) -> tuple[ErrorCode, Slice | None]:
-    """Convert records to the format of the version; an error returns no records (rule B4.20)."""
+) -> tuple[ErrorCode, Slice | None, int]:
+    """Convert records to the format of the version; how many. An error returns no records (rule B4.20)."""
     found = None if hosted is None else hosted.log
     if found is not None and found.config.compression_type is Codec.ZSTD:
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None, 0
     stored = 2 if found is None else found.config.record_version
     asked = 2 if version > 3 else 1 if version >= 2 else 0
     if stored <= asked or not records:
-        return ErrorCode.NONE, records
+        return ErrorCode.NONE, records, 0
     if is_consumer and found is not None and not found.config.message_downconversion_enable:
-        return ErrorCode.UNSUPPORTED_VERSION, None
+        return ErrorCode.UNSUPPORTED_VERSION, None, 0
     try:
-        return ErrorCode.NONE, down_converted(content(records), magic=asked, first_offset=offset)
+        return ErrorCode.NONE, *down_converted(content(records), magic=asked, first_offset=offset)
     except UnsupportedCodec:
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None, 0
 
 
-def error_response(message: FetchRequest, context: RequestContext, error: ErrorCode) -> FetchResponse:
+def error_response(
+    message: FetchRequest | single_fetch.SingleFetch, context: RequestContext, error: ErrorCode
+) -> FetchResponse:
     """Rules B4.22, B4.46."""
-    if context.header.api_version >= 13:
+    if context.header.api_version >= 13 or isinstance(message, single_fetch.SingleFetch):
         return FetchResponse(error_code=error)
     return FetchResponse(
         error_code=error,
@@ -420,7 +450,7 @@ def error_response(message: FetchRequest, context: RequestContext, error: ErrorC
     )
 
 
-def _decode(frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
+def _decode(frame: bytes, max_elements: int) -> tuple[wire.Header, Any]:
     return single_fetch.decode_request(frame) or wire.decode_request(frame, max_elements)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states
-from kce.broker_stub.handlers.base import Handler, Services, answering, logged
+from kce.broker_stub.handlers.base import Handler, Services, after_reading, answering, logged
+from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
@@ -65,25 +66,15 @@ _answer: Final = answering(logged(respond))
 
 
 def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -> Awaitable[None] | None:
-    """Logs that are made get the settings of their topics, which are read first."""
+    """The settings of new topics are read soon; those of internal ones first, because their coordinators append without
+    a request."""
     hosted = services.replica_manager.partitions
-    if services.prepare_topics is not None:
-        topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
-        if topics:
-            return _prepared(request, message, services, services.prepare_topics, topics)
+    topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
+    services.topic_settings.expect(topics)
+    if internal := topics & INTERNAL_TOPICS:
+        return after_reading(internal, _answer, request, message, services)
     _answer(request, message, services)
     return None
-
-
-async def _prepared(
-    request: Request,
-    message: LeaderAndIsrRequest,
-    services: Services,
-    prepare: Callable[[Collection[str]], Awaitable[None]],
-    topics: Collection[str],
-) -> None:
-    await prepare(topics)
-    _answer(request, message, services)
 
 
 HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response, needs=Operation.CLUSTER_ACTION)

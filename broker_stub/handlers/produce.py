@@ -6,14 +6,15 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Final
 
+from kce import wire
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused, VerificationFailed
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Handler, Services, answer_by, with_settings
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.replication.data_plane import Produced
+from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     BatchIndexAndErrorMessage,
@@ -24,8 +25,9 @@ from kce.wire import (
     ProduceResponseLeaderIdAndEpoch,
     ProduceResponseNodeEndpoint,
     TopicProduceResponse,
+    single_produce,
 )
-from kce.wire.batch_header import read_headers
+from kce.wire.batch_header import is_one_batch, may_be_transactional, read_headers
 from kce.wire.errors import CorruptRecord
 from kce.wire.record import Codec
 from kce.wire.vocabulary import TopicPartition, by_topic
@@ -70,7 +72,7 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
     def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
         results = {**refused, **results}
         if message.acks != 0:
-            respond_to(request, lambda: _throttled(response(results, context, services), request, services))
+            answer_by(request, lambda: _answer_all(request, results, services))
             return
         if services.quotas.produce.enabled:  # rule B8.7
             request.exempt()
@@ -89,6 +91,31 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
         services.data_plane.append(records, message.acks, message.timeout_ms, respond)
     else:
         respond({})
+
+
+def _answer_all(
+    request: Request, results: Mapping[TopicPartition, tuple[Produced, ErrorCode]], services: Services
+) -> None:
+    payload = None
+    if len(results) == 1 and not services.quotas.produce.enabled and not request.is_timed:
+        payload = _single(results, request.context)
+    if payload is None:
+        request.respond(_throttled(response(results, request.context, services), request, services))
+    else:
+        request.respond_payload(payload, single_produce.ERRORS)
+
+
+def _single(
+    results: Mapping[TopicPartition, tuple[Produced, ErrorCode]], context: RequestContext
+) -> wire.Payload | None:
+    """The response, if it is about one partition to which records were appended."""
+    (((topic, number), (produced, code)),) = results.items()
+    if code or isinstance(produced, ApiException) or context.header.api_version not in single_produce.RESPONSES:
+        return None
+    return single_produce.encode_response(
+        context.header.correlation_id, topic, number, produced.first_offset, produced.log_append_time,
+        produced.log_start_offset,
+    )  # fmt: skip
 
 
 def _throttled(answer: ProduceResponse, request: Request, services: Services) -> ProduceResponse:
@@ -111,6 +138,8 @@ def _is_transactional(message: ProduceRequest) -> bool:
     """Whether the first batch for any partition is; what cannot be read is not."""
     for topic in message.topic_data:
         for data in topic.partition_data:
+            if not may_be_transactional(data.records or b""):
+                continue
             try:
                 first = next(iter(read_headers(data.records or b"")), None)
             except CorruptRecord:
@@ -136,7 +165,7 @@ def _checked(
 
 def _check_shape(records: Buffer, api_version: int) -> None:
     """Rule B3.9. Raises ApiException."""
-    if api_version < 3:
+    if api_version < 3 or (api_version >= 7 and is_one_batch(records)):
         return
     try:
         headers = [header for _, header in read_headers(records)]
@@ -240,4 +269,6 @@ def error_response(message: ProduceRequest, context: RequestContext, error: Erro
     )
 
 
-HANDLER: Final = Handler(ProduceRequest, handle, error_response)
+HANDLER: Final = Handler(
+    ProduceRequest, with_settings(handle, lambda message: (topic.name for topic in message.topic_data)), error_response
+)

@@ -12,7 +12,7 @@ from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log import Origin
 from kce.broker_stub.partition import ALL
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.replication.data_plane import Produced
+from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     ErrorCode,

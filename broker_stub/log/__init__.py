@@ -1,7 +1,7 @@
 """Kafka's log, in Kafka's file formats, on a `Disk` (sections 3b to 3g, 5c and 6 of the broker's rules).
 
     log             one partition's log: appends, reads, high watermark, truncation
-      files           its folder, made when something is to be written
+      files           its folder, made when something is to be written; the rest of a log that nobody uses
       validation      what a leader checks of a batch, and how it gets its offsets
       appending       what else an append changes; its result
       retention       which segments are old

@@ -33,7 +33,10 @@ class UnexpectedOffset(ApiException):
 
 @dataclass(slots=True)
 class Appended:
-    """The result of an append; the first offset is -1 if it was empty. A duplicate has the original's offsets."""
+    """The result of an append; the first offset is -1 if it was empty. A duplicate has the original's offsets.
+
+    ``converted``: how many records came in another format, or compressed otherwise.
+    """
 
     first_offset: int
     last_offset: int
@@ -41,6 +44,7 @@ class Appended:
     log_append_time: int = NO_TIMESTAMP
     size: int = 0
     is_duplicate: bool = False
+    converted: int = 0
 
 
 class Extent(NamedTuple):

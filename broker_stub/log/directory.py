@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import Final
 
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.errors import BrokerFailure
@@ -18,11 +20,14 @@ from kce.broker_stub.log.names import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
 )
-from kce.broker_stub.log.segments import FlushableLog, LogContext
+from kce.broker_stub.log.segments import NOTHING_RECENT, FlushableLog, LogContext, RestingLog
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
 
+#: logs with segments in memory, of each directory
+MAX_AWAKE: Final = 5_000
+_TRIED_AT_ONCE: Final = 3
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 
 
@@ -45,6 +50,7 @@ class LogDirectory(LogContext):
         self.disk = disk
         self.random = random
         self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.recent = NOTHING_RECENT
         self.is_offline = False
         self.had_clean_shutdown = False
         self._now_ms = now_ms
@@ -55,6 +61,8 @@ class LogDirectory(LogContext):
         self._deletions: list[tuple[int, int, str]] = []
         self._order = itertools.count()
         self._flushes: dict[FlushableLog, int] = {}
+        #: those with segments in memory, in the order in which they woke
+        self._awake: deque[RestingLog] = deque()
         self._written: dict[str, bytes] = {}
         self._checkpoints_written = 0
 
@@ -69,6 +77,16 @@ class LogDirectory(LogContext):
             self.is_offline = True
             log.error("log directory %s is offline: %s", self.path, error)
             self._on_failure(self)
+
+    def woke(self, log: RestingLog) -> None:
+        """Of too many, those that woke first rest. One that cannot, or was used, is asked again after the others."""
+        self._awake.append(log)
+        for _ in range(_TRIED_AT_ONCE):
+            if len(self._awake) <= MAX_AWAKE or self._awake[0] is log:
+                return
+            first = self._awake.popleft()
+            if not first.rest_if_unused():
+                self._awake.append(first)
 
     # start and end
 

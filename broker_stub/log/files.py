@@ -3,12 +3,16 @@
 A new log is a few fields in memory until something is to be written: then its folder and files are made. To a broker
 that starts, an empty log and none are the same. So a topic costs no files, and a broker may host many partitions.
 
+A log that nobody has used for long rests: only what its files do not say stays in memory. It wakes when something needs
+its segments.
+
 An OSError is the failure of the log directory: it is reported by ``LogContext.failed`` and becomes KafkaStorageError.
 """
 
 from __future__ import annotations
 
 import functools
+import struct
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -16,20 +20,33 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from kce.broker_stub.errors import InconsistentTopicId, KafkaStorageError
 from kce.broker_stub.log.checkpoints import read_topic_id, write_topic_id
 from kce.broker_stub.log.config import LogConfig
-from kce.broker_stub.log.leader_epochs import LeaderEpochCache
+from kce.broker_stub.log.indexes import TimestampOffset
+from kce.broker_stub.log.leader_epochs import Entries, LeaderEpochCache
 from kce.broker_stub.log.loading import load
 from kce.broker_stub.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from kce.broker_stub.log.producer_state import ProducerState, ProducerStateManager
+from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import LogContext, OffsetMetadata, Segments
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire.vocabulary import TopicPartition
 
 #: both ends of a log that has no files yet
 BEGINNING: Final = OffsetMetadata(0, 0, 0)
+_UNLOCATED_BEGINNING: Final = OffsetMetadata(0)
+
+#: of a log that rests: its end (offset, segment, position), and of the segment the greatest timestamp and its offset,
+#: when it was made, its jitter in ms, and the bytes since the last entry of the index
+_REST: Final = struct.Struct(">qqiqqqqi")
+_END: Final = struct.Struct(">qqi")
 
 L = TypeVar("L", bound="LogFiles")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def unlocated(offset: int) -> OffsetMetadata:
+    """An offset without its place; one object for all logs that begin at 0."""
+    return OffsetMetadata(offset) if offset else _UNLOCATED_BEGINNING
 
 
 def storage(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
@@ -50,8 +67,8 @@ class LogFiles:
     """``recovery_point``: everything before it is flushed."""
 
     __slots__ = (
-        "_epochs", "_folder", "_last_flush_ms", "_producers", "_segments", "_topic_id", "config", "context",
-        "log_start_offset", "partition", "recovery_point",
+        "_epochs", "_folder", "_last_flush_ms", "_producers", "_rest", "_segments", "_topic_id", "_was_used", "config",
+        "context", "log_start_offset", "partition", "recovery_point",
     )  # fmt: skip
 
     def __init__(
@@ -72,11 +89,16 @@ class LogFiles:
         self._folder = None if folder is None else f"{context.path}/{folder}"
         self._segments: Segments | None = None
         self._producers: ProducerStateManager | None = None
+        #: while it rests; segments and producers are None then
+        self._rest: bytes | None = None
+        #: since it was last looked whether it can rest
+        self._was_used = False
+        #: only the entries, without segments
+        self._epochs: LeaderEpochCache | Entries = ()
         self._topic_id: uuid.UUID | None = None
         self._last_flush_ms = 0
         self.log_start_offset = self.recovery_point = 0
         if is_new:
-            self._epochs = LeaderEpochCache()
             return
         self._load(clean, log_start_offset, recovery_point)
         self._topic_id = read_topic_id(context.disk, self._metadata_path)
@@ -85,7 +107,7 @@ class LogFiles:
         context, folder = self.context, self.folder
         self._folder = folder  # one string for all that name files in it
         context.disk.make_folder(folder)
-        self._epochs = self._open_epochs()
+        self._epochs = epochs = self._open_epochs()
         self._producers = ProducerStateManager(context.disk, folder, expiration_ms=context.producer_id_expiration_ms)
         self._segments, self.log_start_offset, self.recovery_point = load(
             context,
@@ -94,11 +116,70 @@ class LogFiles:
             clean=clean,
             log_start_offset=log_start_offset,
             recovery_point=recovery_point,
-            epochs=self._epochs,
+            epochs=epochs,
             producers=self._producers,
         )
         self._last_flush_ms = context.now_ms()
+        context.woke(self)
         return self._segments
+
+    # rest
+
+    def rest_if_unused(self) -> bool:
+        """Whether it rests now; not if it was used since this was last asked. Raises KafkaStorageError."""
+        was_used, self._was_used = self._was_used, False
+        return not was_used and self.rest()
+
+    @storage
+    def rest(self) -> bool:
+        """Rest, if it has one segment, batches and no producers, and is not compacted. Raises KafkaStorageError."""
+        segments, producers = self._segments, self._producers
+        if segments is None or producers is None or not self.context.disk.exists(self.folder):
+            return True  # it rests, or is deleted
+        end, active = segments.end, segments.active
+        if len(segments) > 1 or not active.size or self.config.is_compact:
+            return False
+        if not producers.is_idle or producers.map_end_offset != end.offset:
+            return False
+        active.release()
+        self._rest = _REST.pack(
+            *end, *active.max_timestamp, active.created_ms, active.jitter_ms, active.bytes_since_index_entry
+        )
+        self._epochs = self._known_epochs
+        self._segments = self._producers = None
+        if self._folder == f"{self.context.path}/{self.partition}":
+            self._folder = None
+        return True
+
+    def _wake(self, rest: bytes) -> Segments:
+        """Raises OSError."""
+        context, folder = self.context, self.folder
+        end, base_offset, _, timestamp, offset, created_ms, jitter_ms, since = _REST.unpack(rest)
+        self._folder = folder
+        active = Segment(context.disk, folder, base_offset, now_ms=created_ms, jitter_ms=jitter_ms)
+        active.resume(TimestampOffset(timestamp, offset), since)
+        producers = ProducerStateManager(context.disk, folder, expiration_ms=context.producer_id_expiration_ms)
+        producers.map_end_offset = end
+        producers.log_start_moved(self.log_start_offset)
+        disk = context.disk if self.config.record_version == 2 else None
+        self._epochs = LeaderEpochCache(disk, folder, self._known_epochs)
+        self._producers = producers
+        self._segments = Segments(context, folder, (active,), end)
+        self._rest = None
+        context.woke(self)
+        return self._segments
+
+    @property
+    def _resting_end(self) -> OffsetMetadata:
+        """Of a log without segments in memory."""
+        return BEGINNING if self._rest is None else OffsetMetadata(*_END.unpack_from(self._rest))
+
+    @property
+    def _resting_timestamp(self) -> int:
+        """The greatest of a log that rests; -1 if there is none."""
+        assert self._rest is not None
+        timestamp: int = _REST.unpack(self._rest)[3]
+        return timestamp
 
     def _open_epochs(self) -> LeaderEpochCache:
         """Formats before magic 2 have no epochs (rule B5.22). Raises OSError."""
@@ -111,18 +192,20 @@ class LogFiles:
     @storage
     def update_config(self, config: LogConfig) -> None:
         """Raises KafkaStorageError."""
+        if self._rest is not None:
+            self._wake(self._rest)
         before, self.config = self.config, config
         if before.record_version != config.record_version:
             if self.has_files:
                 self._epochs = self._open_epochs()
             elif config.record_version < 2:
-                self._epochs.clear()
+                self._epochs = ()
 
     def _make(self) -> Segments:
         """Make the folder and the files of a new log. Raises OSError."""
-        entries = self._epochs.entries
+        entries = self._known_epochs
         segments = self._load(True, 0, 0)
-        self._epochs.replace(entries)
+        self.change_epochs(lambda epochs: epochs.replace(entries))
         if self._topic_id is not None:
             write_topic_id(self.context.disk, self._metadata_path, self._topic_id)
         return segments
@@ -130,12 +213,12 @@ class LogFiles:
     @storage
     def make_files(self) -> None:
         """Raises KafkaStorageError."""
-        if self._segments is None:
+        if not self.has_files:
             self._make()
 
     @property
     def has_files(self) -> bool:
-        return self._segments is not None
+        return self._segments is not None or self._rest is not None
 
     @property
     def folder(self) -> str:
@@ -144,7 +227,10 @@ class LogFiles:
     @property
     def segments(self) -> Segments:
         """Makes the files if there are none yet. Raises OSError."""
-        return self._make() if self._segments is None else self._segments
+        self._was_used = True
+        if self._segments is None:
+            return self._make() if self._rest is None else self._wake(self._rest)
+        return self._segments
 
     # the topic's id
 
@@ -170,7 +256,7 @@ class LogFiles:
     def producers(self) -> ProducerStateManager:
         """Makes the files if there are none yet. Raises OSError."""
         if self._producers is None:
-            self._make()
+            _ = self.segments
             assert self._producers is not None
         return self._producers
 
@@ -199,17 +285,44 @@ class LogFiles:
             self._producers.remove_expired(self.context.now_ms())
 
     @property
-    def latest_epoch(self) -> int | None:
-        return self._epochs.latest
+    def _known_epochs(self) -> Entries:
+        return self._epochs.entries if isinstance(self._epochs, LeaderEpochCache) else self._epochs
 
     @property
-    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+    def epochs(self) -> LeaderEpochCache:
+        """To read them."""
+        known = self._epochs
+        return known if isinstance(known, LeaderEpochCache) else LeaderEpochCache(entries=known)
+
+    def change_epochs(self, change: Callable[[LeaderEpochCache], object]) -> None:
+        """In the file, too, if there is one. Raises OSError."""
+        if self._rest is not None:
+            self._wake(self._rest)
+        epochs = self.epochs
+        change(epochs)
+        if self._segments is None:
+            self._epochs = epochs.entries
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self.epochs.latest
+
+    @property
+    def leader_epochs(self) -> Entries:
         """(epoch, start offset), ascending."""
-        return self._epochs.entries
+        return self._known_epochs
+
+    @property
+    def end(self) -> OffsetMetadata:
+        return self._resting_end if self._segments is None else self._segments.end
+
+    @property
+    def size(self) -> int:
+        return self._resting_end.position if self._segments is None else self._segments.size
 
     @property
     def log_end_offset(self) -> int:
-        return 0 if self._segments is None else self._segments.end.offset
+        return self._resting_end.offset if self._segments is None else self._segments.end.offset
 
     # on disk
 
@@ -227,9 +340,9 @@ class LogFiles:
     @storage
     def to_flush(self, end_offset: int) -> list[str]:
         """The files that must be flushed so that everything before ``end_offset`` is durable, and their folder."""
-        if end_offset <= self.recovery_point or self._segments is None:
+        if end_offset <= self.recovery_point or not self.has_files:
             return []
-        segments = self._segments.from_offset(self.recovery_point, end_offset)
+        segments = self.segments.from_offset(self.recovery_point, end_offset)
         return [path for segment in segments for path in segment.to_flush()] + [self.folder]
 
     def flushed(self, end_offset: int) -> None:
@@ -244,21 +357,22 @@ class LogFiles:
     @storage
     def close(self) -> None:
         """Flush everything and give back files; the log is not used afterwards. Raises KafkaStorageError."""
-        if self._segments is None:
+        if not self.has_files:
             return
         self.flush()
         self.producers.map_end_offset = self.log_end_offset
         if (path := self.producers.take_snapshot()) is not None:
             self.context.disk.flush(path)
-        for segment in self._segments:
+        for segment in self.segments:
             segment.close()
 
     @storage
     def move(self, folder: str) -> None:
         """Rename the folder, if there is one. Raises KafkaStorageError."""
-        if self._segments is not None:
+        if self.has_files:
+            segments = self.segments
             self.context.disk.rename(self.folder, folder)
-            self._epochs.moved(folder)
+            self.epochs.moved(folder)
             self.producers.moved(folder)
-            self._segments.moved(folder)
+            segments.moved(folder)
         self._folder = folder

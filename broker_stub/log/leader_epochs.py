@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.log.checkpoints import read_leader_epochs, write_leader_epochs
@@ -12,6 +12,10 @@ from kce.broker_stub.log.names import LEADER_EPOCH_CHECKPOINT
 
 #: an unknown epoch or offset
 UNDEFINED: Final = -1
+
+
+#: (epoch, start offset), both strictly increasing
+Entries: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class EpochEnd(NamedTuple):
@@ -31,19 +35,16 @@ def _first_entry(epoch: int, start_offset: int) -> tuple[tuple[int, int]]:
 
 
 class LeaderEpochCache:
-    """``entries``: (epoch, start offset), both strictly increasing. Changes are written to the file at once.
-
-    Reading raises BadCheckpoint, changes raise OSError.
-    """
+    """Changes are written to the file at once. Reading raises BadCheckpoint, changes raise OSError."""
 
     __slots__ = ("_disk", "_folder", "entries")
 
-    def __init__(self, disk: Disk | None = None, folder: str = "") -> None:
-        """Without a disk it is only in memory."""
+    def __init__(self, disk: Disk | None = None, folder: str = "", entries: Entries | None = None) -> None:
+        """Without a disk it is only in memory. ``entries``: those of the file, if they are known."""
         self._disk = disk
         self._folder = folder
-        self.entries: tuple[tuple[int, int], ...] = ()
-        if disk is not None:
+        self.entries: Entries = entries or ()
+        if disk is not None and entries is None:
             for epoch, offset in read_leader_epochs(disk, self._path):
                 self._assign(epoch, offset)
 
@@ -109,7 +110,7 @@ class LeaderEpochCache:
             self.entries = kept
             self._write()
 
-    def replace(self, entries: tuple[tuple[int, int], ...]) -> None:
+    def replace(self, entries: Entries) -> None:
         if entries != self.entries:
             self.entries = entries
             self._write()

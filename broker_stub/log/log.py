@@ -15,14 +15,14 @@ from kce.broker_stub.errors import MessageTooLarge, OffsetOutOfRange, RecordList
 from kce.broker_stub.log import retention
 from kce.broker_stub.log.appending import Appended, ProducerUpdates, UnexpectedOffset, extent_of
 from kce.broker_stub.log.config import LogConfig
-from kce.broker_stub.log.files import BEGINNING, LogFiles, storage
+from kce.broker_stub.log.files import BEGINNING, LogFiles, storage, unlocated
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.loading import aborted_transaction, rebuild_producers
 from kce.broker_stub.log.names import SWAP
 from kce.broker_stub.log.producer_state import Origin
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
-from kce.broker_stub.log.validation import Assigned, assign_offsets, check_records
+from kce.broker_stub.log.validation import Assigned, assign_offsets, check_records, placed_batch
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.wire.batch_header import BatchHeader
 from kce.wire.record import NO_PRODUCER
@@ -67,7 +67,7 @@ class Log(LogFiles):
             recovery_point=recovery_point, folder=folder,
         )  # fmt: skip
         self.truncations = 0
-        self._high_watermark = BEGINNING if is_new else OffsetMetadata(self.log_start_offset)
+        self._high_watermark = BEGINNING if is_new else unlocated(self.log_start_offset)
         self._first_unstable: OffsetMetadata | None = None
         self._update_first_unstable()
 
@@ -77,23 +77,15 @@ class Log(LogFiles):
     # offsets
 
     @property
-    def end(self) -> OffsetMetadata:
-        return BEGINNING if self._segments is None else self._segments.end
-
-    @property
     def high_watermark(self) -> int:
         return self._high_watermark.offset
-
-    @property
-    def size(self) -> int:
-        return 0 if self._segments is None else self._segments.size
 
     def set_high_watermark(self, offset: int) -> int:
         """Kept within the log; what it is then."""
         if offset >= self.log_end_offset:
             self._set_high_watermark(self.end)
         else:
-            self._set_high_watermark(OffsetMetadata(max(offset, self.log_start_offset)))
+            self._set_high_watermark(unlocated(max(offset, self.log_start_offset)))
         return self.high_watermark
 
     def maybe_increment_high_watermark(self, new: OffsetMetadata) -> bool:
@@ -118,7 +110,8 @@ class Log(LogFiles):
     def located_high_watermark(self) -> OffsetMetadata:
         """The high watermark with its place in a segment. Raises KafkaStorageError."""
         if not self._high_watermark.is_located:
-            self._high_watermark = self.segments.locate(self.high_watermark)
+            located = self.segments.locate(self.high_watermark)
+            self._high_watermark = BEGINNING if located == BEGINNING else located  # one object for many logs
         return self._high_watermark
 
     @property
@@ -171,6 +164,11 @@ class Log(LogFiles):
         Raises ApiException: InvalidRecord, InvalidTimestamp, MessageTooLarge, CorruptMessage, RecordListTooLarge, those
         of `ProducerAppend`, KafkaStorageError.
         """
+        now_ms = self.context.now_ms()
+        if origin is Origin.COORDINATOR:
+            own = placed_batch(records, self.log_end_offset, leader_epoch, self.config)
+            if own is not None:
+                return self._append_assigned(own, origin, guard, now_ms)
         checked = check_records(records, origin, self.config.max_message_bytes)
         if not checked.batches:
             return Appended(UNKNOWN_OFFSET, UNKNOWN_OFFSET, self.log_start_offset)
@@ -180,19 +178,21 @@ class Log(LogFiles):
             leader_epoch,
             config=self.config,
             origin=origin,
-            now_ms=self.context.now_ms(),
+            now_ms=now_ms,
             zstd_allowed=zstd_allowed,
         )
         header = batch.header
         if header.size != len(checked.data) and batch.largest > self.config.max_message_bytes:
             raise MessageTooLarge(f"a batch of {batch.largest} bytes after it was converted")
-        return self._append_assigned(batch, origin, guard)
+        return self._append_assigned(batch, origin, guard, now_ms)
 
-    def _append_assigned(self, batch: Assigned, origin: Origin, guard: VerificationGuard | None) -> Appended:
+    def _append_assigned(
+        self, batch: Assigned, origin: Origin, guard: VerificationGuard | None, now_ms: int
+    ) -> Appended:
         header = batch.header
-        segments = self.segments
+        segments, size, last_offset = self.segments, header.size, header.last_offset
         self._note_epoch(header)
-        segment = self._maybe_roll(header.size, header.base_offset, header.last_offset, header.max_timestamp)
+        segment = self._maybe_roll(size, header.base_offset, last_offset, header.max_timestamp, now_ms)
         updates = None
         if header.producer_id != NO_PRODUCER:
             known = self.producers.producers.get(header.producer_id)
@@ -207,12 +207,13 @@ class Log(LogFiles):
             updates = ProducerUpdates()
             updates.add(self.producers, header, b"".join(batch.parts) if header.is_control else b"", origin)
         segments.append(
-            header.last_offset, header.max_timestamp, batch.offset_of_max, batch.parts, self.config.index_interval_bytes
+            last_offset, header.max_timestamp, batch.offset_of_max, batch.parts, self.config.index_interval_bytes
         )
-        self._appended(segment, header.last_offset, updates)
+        self._appended(segment, last_offset, updates)
         return Appended(
-            header.base_offset, header.last_offset, self.log_start_offset, batch.log_append_time, header.size
-        )
+            header.base_offset, last_offset, self.log_start_offset, batch.log_append_time, size,
+            converted=batch.converted,
+        )  # fmt: skip
 
     @storage
     def append_as_follower(self, records: Buffer) -> Appended:
@@ -230,7 +231,8 @@ class Log(LogFiles):
         segments, size = self.segments, len(checked.data)
         for _, header in checked.batches:
             self._note_epoch(header)
-        segment = self._maybe_roll(size, extent.roll_offset, extent.last_offset, extent.max_timestamp)
+        now_ms = self.context.now_ms()
+        segment = self._maybe_roll(size, extent.roll_offset, extent.last_offset, extent.max_timestamp, now_ms)
         updates = ProducerUpdates.replicated(self.producers, checked)
         segments.append(
             extent.last_offset, extent.max_timestamp, extent.offset_of_max, (checked.data,),
@@ -242,24 +244,24 @@ class Log(LogFiles):
     def _note_epoch(self, header: BatchHeader) -> None:
         """Rule B5.22."""
         if header.magic < 2:
-            self._epochs.clear()
+            self.epochs.clear()
         elif self.config.record_version == 2:
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
-    def _maybe_roll(self, size: int, first_offset: int, last_offset: int, max_timestamp: int) -> Segment:
-        config = self.config
+    def _maybe_roll(self, size: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
+        config, active = self.config, self.segments.active
         if size > config.segment_bytes:
             raise RecordListTooLarge(f"{size} bytes of batches in segments of {config.segment_bytes}")
-        if self.segments.active.should_roll(
-            size, last_offset, max_timestamp, now_ms=self.context.now_ms(), segment_bytes=config.segment_bytes,
+        if active.should_roll(
+            size, last_offset, max_timestamp, now_ms=now_ms, segment_bytes=config.segment_bytes,
             segment_ms=config.segment_ms, index_bytes=config.segment_index_bytes,
         ):  # fmt: skip
-            self.roll(first_offset)
-        return self.segments.active
+            return self.roll(first_offset)
+        return active
 
     def _appended(self, segment: Segment, last_offset: int, updates: ProducerUpdates | None) -> None:
         producers = self.producers
-        if self.high_watermark >= self.log_end_offset:
+        if self._high_watermark.offset > last_offset:
             self._set_high_watermark(self.end)
         producers.map_end_offset = last_offset + 1
         if updates is not None and updates.appends:
@@ -294,13 +296,13 @@ class Log(LogFiles):
         """Rules B4.12 to B4.15. Raises OffsetOutOfRange, KafkaStorageError."""
         if offset < self.log_start_offset:
             raise OffsetOutOfRange(f"offset {offset} of {self.partition}, which starts at {self.log_start_offset}")
-        if self._segments is None:
+        if not self.has_files:
             if offset:
                 raise OffsetOutOfRange(f"offset {offset} of {self.partition}, which is empty")
             return FetchedRecords(BEGINNING)
         limit = self.located_end(isolation)
         is_committed = isolation is Isolation.COMMITTED
-        return self._segments.read(offset, max_bytes, limit, at_least_one=at_least_one, with_aborted=is_committed)
+        return self.segments.read(offset, max_bytes, limit, at_least_one=at_least_one, with_aborted=is_committed)
 
     @storage
     def read_bytes(self, offset: int, max_bytes: int) -> Buffer:
@@ -310,7 +312,7 @@ class Log(LogFiles):
     @storage
     def locate(self, offset: int) -> OffsetMetadata:
         """Where the batch with that offset is, if there is one. Raises KafkaStorageError."""
-        return BEGINNING if self._segments is None else self._segments.locate(offset)
+        return self.segments.locate(offset) if self.has_files else BEGINNING
 
     # leader epochs
 
@@ -318,14 +320,14 @@ class Log(LogFiles):
     def assign_epoch(self, epoch: int) -> None:
         """A leader of this epoch begins to write (rule B5.22). Raises KafkaStorageError."""
         if self.config.record_version == 2:
-            self._epochs.assign(epoch, self.log_end_offset)
+            self.change_epochs(lambda epochs: epochs.assign(epoch, self.log_end_offset))
 
     def end_offset_of(self, epoch: int) -> EpochEnd:
         """Rule B5.23."""
-        return self._epochs.end_offset(epoch, self.log_end_offset)
+        return self.epochs.end_offset(epoch, self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
-        epoch = self._epochs.epoch_at(offset)
+        epoch = self.epochs.epoch_at(offset)
         return UNDEFINED if epoch is None else epoch
 
     # the ends of the log move
@@ -339,7 +341,7 @@ class Log(LogFiles):
             return False
         self.log_start_offset = offset
         self.recovery_point = max(self.recovery_point, offset)
-        self._epochs.truncate_from_start(offset)
+        self.change_epochs(lambda epochs: epochs.truncate_from_start(offset))
         self.producers.log_start_moved(offset)
         self._update_first_unstable()
         return True
@@ -348,7 +350,7 @@ class Log(LogFiles):
     def truncate_to(self, offset: int) -> bool:
         """Remove what is at that offset and beyond (rule B5.27). Whether there was any. Raises KafkaStorageError."""
         if offset >= self.log_end_offset:
-            self._epochs.truncate_from_end(self.log_end_offset)
+            self.change_epochs(lambda epochs: epochs.truncate_from_end(self.log_end_offset))
             return False
         if offset < self.segments[0].base_offset:
             self.truncate_fully(offset)
@@ -356,7 +358,7 @@ class Log(LogFiles):
         self.truncations += 1
         removed = self.segments.truncate_to(offset)
         self._delete(removed)
-        self._epochs.truncate_from_end(offset)
+        self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(offset, self.log_start_offset)
         self.recovery_point = min(self.recovery_point, offset)
         self._rebuild_producers()
@@ -370,7 +372,7 @@ class Log(LogFiles):
         self.truncations += 1
         removed = self.segments.start_at(offset, self.config)
         self._delete_snapshots(removed)
-        self._epochs.clear()
+        self.epochs.clear()
         self.producers.truncate_fully(offset)
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.recovery_point = min(self.recovery_point, offset)
@@ -419,7 +421,7 @@ class Log(LogFiles):
     @storage
     def delete_old_segments(self) -> int:
         """Apply the retention; how many segments were removed (rules B6.14 to B6.17). Raises KafkaStorageError."""
-        if self._segments is None:
+        if self._is_kept_while_resting:
             return 0
         config = self.config
         deleted = self._delete_while(retention.before(self.log_start_offset))
@@ -427,6 +429,17 @@ class Log(LogFiles):
             deleted += self._delete_while(retention.too_large(self.size, config.retention_bytes))
             deleted += self._delete_while(retention.too_old(self.context.now_ms(), config.retention_ms))
         return deleted
+
+    @property
+    def _is_kept_while_resting(self) -> bool:
+        """Whether the retention leaves it as it is while it rests or has no files: then it need not wake."""
+        if self._segments is not None:
+            return False
+        if self._rest is None:
+            return True
+        config, timestamp = self.config, self._resting_timestamp
+        is_young = timestamp >= 0 and self.context.now_ms() - timestamp <= (config.retention_ms or 0)
+        return config.retention_bytes != 0 and (config.retention_ms is None or is_young)
 
     def _delete_while(self, breaks: retention.Breaks) -> int:
         segments = list(self.segments)

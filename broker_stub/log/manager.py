@@ -206,6 +206,11 @@ class LogManager:
     def has_log(self, partition: TopicPartition) -> bool:
         return partition in self.logs
 
+    def known(self, partition: TopicPartition) -> TopicPartition:
+        """An equal object: that of its log, if there is one."""
+        found = self.logs.get(partition)
+        return partition if found is None else found.partition
+
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
         found = self.logs.get(partition)
         return None if found is None else found.topic_id

@@ -247,6 +247,11 @@ class ProducerStateManager:
         return not self.producers and not self._unreplicated
 
     @property
+    def is_idle(self) -> bool:
+        """Nothing is known of any producer."""
+        return self.is_empty and not self._ongoing and self._verifications is None
+
+    @property
     def verifications(self) -> Verifications:
         if self._verifications is None:
             self._verifications = Verifications()
@@ -285,7 +290,9 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the earliest transaction that is open or not yet replicated to its end (rule B3.65)."""
-        return min((*self._ongoing, *self._unreplicated), default=None)
+        if not self._ongoing and not self._unreplicated:  # as of most logs
+            return None
+        return min((*self._ongoing, *self._unreplicated))
 
     def has_late_transaction(self, now_ms: int, limit_ms: int) -> bool:
         """Whether the oldest open transaction was not written to for longer (rule T8.6)."""

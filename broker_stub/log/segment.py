@@ -56,8 +56,8 @@ class Segment:
     """``size``: bytes of batches. Raises OSError wherever it reads or writes."""
 
     __slots__ = (
-        "_bytes_since_index_entry", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_suffix",
-        "_time_index", "_txn_index", "base_offset", "created_ms", "is_new", "jitter_ms", "size",
+        "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_suffix", "_time_index", "_txn_index",
+        "base_offset", "bytes_since_index_entry", "created_ms", "is_new", "jitter_ms", "size",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +83,12 @@ class Segment:
         #: the greatest timestamp and the last offset of the first batch with it; None until it is known
         self._max: TimestampOffset | None = None
         self._first_timestamp: int | None = None
-        self._bytes_since_index_entry = 0
+        self.bytes_since_index_entry = 0
+
+    def resume(self, max_timestamp: TimestampOffset, bytes_since_index_entry: int) -> None:
+        """Take what another object knew of the same files."""
+        self._max = max_timestamp
+        self.bytes_since_index_entry = bytes_since_index_entry
 
     @classmethod
     def create(
@@ -231,11 +236,11 @@ class Segment:
             self._first_timestamp = max_timestamp
         if max_timestamp > known.timestamp:
             self._max = TimestampOffset(max_timestamp, offset_of_max_timestamp)
-        if self._bytes_since_index_entry > index_interval_bytes:
+        if self.bytes_since_index_entry > index_interval_bytes:
             self.index.append(last_offset, position)
             self.time_index.maybe_append(*self.max_timestamp)
-            self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += size
+            self.bytes_since_index_entry = 0
+        self.bytes_since_index_entry += size
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Remove the batch with that offset and all after it."""
@@ -249,7 +254,7 @@ class Segment:
         if not self.size:
             self.created_ms = now_ms
             self._first_timestamp = None
-        self._bytes_since_index_entry = 0
+        self.bytes_since_index_entry = 0
         self._max = self._find_max_timestamp()
 
     def _find_max_timestamp(self) -> TimestampOffset:
@@ -305,14 +310,14 @@ class Segment:
                 time_index.maybe_append(*self._max)
                 last_entry = position
             end = position + header.size
-        self._bytes_since_index_entry = end - last_entry
+        self.bytes_since_index_entry = end - last_entry
         time_index.maybe_append(*self._max)
-        self._store_indexes()  # before the recovery point nothing else does: the next start would find them empty
+        self.store_indexes()  # before the recovery point nothing else does: the next start would find them empty
         return end
 
     def to_flush(self) -> list[str]:
         """The files to be flushed, once what the indexes have in memory only is written."""
-        self._store_indexes()
+        self.store_indexes()
         paths = [self.path(LOG)]
         if self._index is not None:
             paths += [self.path(INDEX), self.path(TIME_INDEX)]
@@ -320,16 +325,22 @@ class Segment:
             paths.append(self.path(TXN_INDEX))
         return paths
 
-    def _store_indexes(self) -> None:
+    def store_indexes(self) -> None:
+        """Write what they have in memory only."""
         if self._index is not None and self._time_index is not None:
             self._index.store()
             self._time_index.store()
+
+    def release(self) -> None:
+        """Write the indexes and close the file, so that a new object can ``resume``."""
+        self.store_indexes()
+        self._file.close()
 
     def complete(self) -> None:
         """No batch will follow: the time index ends with the greatest timestamp."""
         if self.size:
             self.time_index.maybe_append(*self.max_timestamp)
-        self._store_indexes()
+        self.store_indexes()
 
     def close(self) -> None:
         self.complete()

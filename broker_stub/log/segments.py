@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kce.broker_stub.disk import Buffer, Disk, Slice
 from kce.broker_stub.errors import OffsetOutOfRange
@@ -14,6 +14,8 @@ from kce.broker_stub.log.indexes import AbortedTransaction
 from kce.broker_stub.log.segment import Segment
 
 UNKNOWN_POSITION = -1
+#: appends of that size are read from their file
+MAX_RECENT_BYTES: Final = 32_768
 
 
 class OffsetMetadata(NamedTuple):
@@ -37,6 +39,19 @@ class FetchedRecords(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
+class Recent(NamedTuple):
+    """The last append, as long as nothing else happened to its log: what its followers read is in memory yet.
+
+    ``end``: of the log, the very object.
+    """
+
+    end: OffsetMetadata
+    parts: tuple[Buffer, ...] = ()
+
+
+NOTHING_RECENT: Final = Recent(OffsetMetadata(UNKNOWN_POSITION))
+
+
 class LogContext(Protocol):
     """What the logs of a log directory share."""
 
@@ -45,6 +60,8 @@ class LogContext(Protocol):
     disk: Disk
     random: Random
     producer_id_expiration_ms: int
+    #: in any of them
+    recent: Recent
 
     def now_ms(self) -> int: ...
 
@@ -53,6 +70,9 @@ class LogContext(Protocol):
 
     def flush_later(self, log: FlushableLog, end_offset: int) -> None:
         """Flush a log up to that offset, without blocking an append."""
+
+    def woke(self, log: RestingLog) -> None:
+        """A log has its segments in memory from now on."""
 
     def failed(self, error: OSError) -> None:
         """The log directory is offline from now on."""
@@ -67,6 +87,12 @@ class FlushableLog(Protocol):
 
     def flushed(self, end_offset: int) -> None:
         """Record that everything before ``end_offset`` is flushed."""
+
+
+class RestingLog(Protocol):
+    def rest_if_unused(self) -> bool:
+        """Give back the memory of its segments; whether it did."""
+        ...
 
 
 class Segments:
@@ -128,10 +154,13 @@ class Segments:
         active.append(last_offset, max_timestamp, offset_of_max, parts, index_interval_bytes=interval)
         self._set_end(last_offset + 1)
         self._last_append = began
+        is_small = self.end.position - began.position < MAX_RECENT_BYTES
+        self._context.recent = Recent(self.end, parts) if is_small else NOTHING_RECENT
 
     def _set_end(self, offset: int) -> None:
+        active = self._segments[-1]
         #: what followers that are in sync read next, or the end of the log
-        self._last_append = self.end = OffsetMetadata(offset, self.active.base_offset, self.active.size)
+        self._last_append = self.end = OffsetMetadata(offset, active.base_offset, active.size)
 
     def _create(self, base_offset: int, config: LogConfig) -> Segment:
         jitter = config.segment_jitter_ms
@@ -193,6 +222,13 @@ class Segments:
 
         Raises OffsetOutOfRange.
         """
+        start = self._last_append
+        if offset == start.offset < limit.offset and limit.segment == start.segment and not with_aborted:
+            size = limit.position - start.position
+            if size <= max_bytes:
+                known, parts = self._context.recent
+                records = b"".join(parts) if known is limit else self.active.slice(start.position, size)
+                return FetchedRecords(start, records)
         index = self._floor(offset)
         if offset > self.end.offset or index < 0:
             raise OffsetOutOfRange(f"offset {offset} is not in the log, which ends at {self.end.offset}")
@@ -200,11 +236,6 @@ class Segments:
             return FetchedRecords(limit)
         if offset > limit.offset:
             return FetchedRecords(self.locate(offset))
-        start = self._last_append
-        if offset == start.offset and limit.segment == start.segment and not with_aborted:
-            size = limit.position - start.position
-            if size <= max_bytes:
-                return FetchedRecords(start, self.active.slice(start.position, size))
         for segment in self._segments[index:]:
             place = segment.find(offset)
             if place is None:

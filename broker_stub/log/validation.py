@@ -27,6 +27,7 @@ from kce.wire.batch_header import (
     BatchHeader,
     check_crc,
     count_records,
+    is_one_batch,
     placed,
     read_header,
     read_headers,
@@ -53,7 +54,8 @@ class Assigned(NamedTuple):
     """What to append, in parts: one batch and its header, or messages without compression and a header for them all.
 
     ``largest``: bytes of the largest batch. ``offset_of_max``: the last offset of the first batch with the greatest
-    timestamp. ``log_append_time``: if it was stamped with it.
+    timestamp. ``log_append_time``: if it was stamped with it. ``converted``: records that came in another format, or
+    compressed otherwise.
     """
 
     parts: tuple[Buffer, ...]
@@ -61,6 +63,7 @@ class Assigned(NamedTuple):
     largest: int
     offset_of_max: int
     log_append_time: int = NO_TIMESTAMP
+    converted: int = 0
 
 
 def check_records(records: Buffer, origin: Origin, max_message_bytes: int) -> CheckedRecords:
@@ -72,15 +75,38 @@ def check_records(records: Buffer, origin: Origin, max_message_bytes: int) -> Ch
         for at, header in read_headers(data):
             if header.magic == 2 and origin is Origin.CLIENT and header.base_offset:
                 raise InvalidRecord(f"the base offset of a batch is {header.base_offset}, not 0")
-            if header.size > max_message_bytes and origin is not Origin.REPLICATION:
-                raise MessageTooLarge(f"a batch of {header.size} bytes; at most {max_message_bytes} are allowed")
-            end = at + header.size
+            size = header.size
+            if size > max_message_bytes and origin is not Origin.REPLICATION:
+                raise MessageTooLarge(f"a batch of {size} bytes; at most {max_message_bytes} are allowed")
+            end = at + size
             if origin is not Origin.COORDINATOR:  # which has just made it
                 check_crc(data[at:end], header)
             batches.append((at, header))
     except errors.CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
     return CheckedRecords(data[:end], batches)
+
+
+def placed_batch(records: Buffer, base_offset: int, leader_epoch: int, config: LogConfig) -> Assigned | None:
+    """The batch of a coordinator at ``base_offset``, if the log takes it as it is: it has just been made, by us.
+
+    None for one that must be looked at: not one batch of the log's format, compressed, too large, to be stamped.
+    """
+    if not is_one_batch(records) or len(records) > config.max_message_bytes:
+        return None
+    header = read_header(records)
+    assert header is not None
+    is_as_it_is = (
+        config.record_version == 2
+        and header.codec is Codec.NONE
+        and (config.compression_type in (None, Codec.NONE) or header.is_control)
+        and config.message_timestamp_type is TimestampType.CREATE_TIME
+        and not header.is_log_append_time
+    )
+    if not is_as_it_is:
+        return None
+    header = header.placed(base_offset, leader_epoch)
+    return Assigned(placed(memoryview(records), base_offset, leader_epoch), header, header.size, header.last_offset)
 
 
 def assign_offsets(
@@ -110,7 +136,7 @@ def assign_offsets(
         raise UnsupportedCompressionType("zstd needs inter.broker.protocol.version 2.1 or later")
     if config.record_version == 2 and first.magic == 2 and target is source:
         is_ours = origin is Origin.COORDINATOR  # its batches are as they must be: they need not be opened
-        return _in_place(records.data, first, base_offset, leader_epoch, config, now_ms, is_ours=is_ours)
+        return _in_place(records.data, first, source, base_offset, leader_epoch, config, now_ms, is_ours=is_ours)
     return _rebuilt(records, first, base_offset, leader_epoch, target, config, now_ms)
 
 
@@ -150,6 +176,7 @@ def _check_client_batch(header: BatchHeader) -> None:
 def _in_place(
     data: memoryview,
     header: BatchHeader,
+    codec: Codec,
     base_offset: int,
     leader_epoch: int,
     config: LogConfig,
@@ -167,14 +194,14 @@ def _in_place(
             return _encoded([batch], header, base_offset, leader_epoch, batch.codec, config, now_ms)
     elif header.max_timestamp == NO_TIMESTAMP and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
-    elif not is_ours and _codec(header) is Codec.NONE:
+    elif not is_ours and codec is Codec.NONE:
         _check_count(data, header)
     if is_stamped:
         data = memoryview(stamped(data, header, now_ms))
         stamped_header = read_header(data)
         assert stamped_header is not None
         header = stamped_header
-    header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
+    header = header.placed(base_offset, leader_epoch)
     return Assigned(
         placed(data, base_offset, leader_epoch), header, header.size, header.last_offset,
         now_ms if is_stamped else NO_TIMESTAMP,
@@ -209,13 +236,18 @@ def _rebuilt(
     _check_records(_with_types(batches), config, now_ms)
     if not any(batch.records for batch in batches):
         raise InvalidRecord("a batch without records")
+    is_converted = first.magic != config.record_version or _codec(first) is not codec
+    converted = sum(len(batch.records) for batch in batches) if is_converted else 0
     if config.record_version == 2:
-        return _encoded(batches, first, base_offset, leader_epoch, codec, config, now_ms)
+        made = _encoded(batches, first, base_offset, leader_epoch, codec, config, now_ms)
+        return made._replace(converted=converted)
     old = old_format(
         records.data, batches, base_offset, codec, config.record_version, config.message_timestamp_type, now_ms
     )
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-    return Assigned((old.data,), old.header, old.largest, old.offset_of_max, now_ms if is_stamped else NO_TIMESTAMP)
+    return Assigned(
+        (old.data,), old.header, old.largest, old.offset_of_max, now_ms if is_stamped else NO_TIMESTAMP, converted
+    )
 
 
 def _decode(data: memoryview) -> list[RecordBatch]:

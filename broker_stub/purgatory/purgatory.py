@@ -5,11 +5,11 @@ An operation is watched under several keys. Whoever changes what belongs to a ke
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import ClassVar, Final, Generic, TypeVar
 
-from kce.broker_stub.purgatory.timing_wheel import Timer, TimerTask
+from kce.broker_stub.purgatory.timing_wheel import Timed, Timer
 
 #: rule B2.5
 PURGE_INTERVAL: Final = 1000
@@ -18,19 +18,19 @@ K = TypeVar("K", bound=Hashable)
 O = TypeVar("O", bound="DelayedOperation")  # noqa: E741 - of a purgatory's operations
 
 
-class DelayedOperation(ABC):
+class DelayedOperation(Timed):
     """Completed once: by ``try_complete`` when its condition is met, or when its timeout has passed (rule B2.1)."""
 
-    __slots__ = ("_on_end", "_task", "delay_ms", "is_completed")
+    __slots__ = ("_on_end", "delay_ms", "is_completed")
 
     #: whether a timeout of 0 passes in the call that begins to wait
     expires_at_once: ClassVar = True
 
     def __init__(self, delay_ms: float) -> None:
+        super().__init__()
         self.delay_ms = delay_ms
         self.is_completed = False
-        #: while it has a timeout; one that has ended is in no cycle, so it goes without the garbage collector
-        self._task: TimerTask | None = None
+        #: while it has a timeout
         self._on_end: Callable[[], None] | None = None
 
     @abstractmethod
@@ -41,7 +41,7 @@ class DelayedOperation(ABC):
     def on_complete(self) -> None:
         """Called once, whether the condition was met or the timeout has passed."""
 
-    def on_expiration(self) -> None:  # noqa: B027 - for what counts its timeouts
+    def on_expiration(self) -> None:
         """Called after ``on_complete`` if the timeout has passed."""
 
     def force_complete(self) -> bool:
@@ -53,26 +53,19 @@ class DelayedOperation(ABC):
         self.on_complete()
         return True
 
-    def _expired(self) -> None:
+    def run(self) -> None:
+        """The timeout has passed."""
         if self.force_complete():
             self.on_expiration()
 
     def start(self, timer: Timer, on_end: Callable[[], None]) -> None:
         """The timeout begins; ``on_end`` is called when it has no meaning any more."""
         self._on_end = on_end
-        self._task = TimerTask(self._expired)
-        timer.add(self._task, self.delay_ms, at_once=self.expires_at_once)
-
-    def restart(self, timer: Timer, delay_ms: float) -> None:
-        """The timeout begins again."""
-        assert self._task is not None, "only what waits has a timeout"
-        timer.restart(self._task, delay_ms, at_once=self.expires_at_once)
+        timer.add(self, self.delay_ms, at_once=self.expires_at_once)
 
     def cancel(self) -> None:
         """Cancel the timeout."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        self.take_out()
         if self._on_end is not None:
             self._on_end()
             self._on_end = None
@@ -128,7 +121,8 @@ class Purgatory(Generic[K, O]):
 
     def restart(self, operation: O, delay_ms: float) -> None:
         """Begin the timeout of an operation that waits again, as if it were completed and another waited."""
-        operation.restart(self._timer, delay_ms)
+        assert operation._on_end is not None, "only what waits has a timeout"
+        self._timer.restart(operation, delay_ms, at_once=operation.expires_at_once)
 
     def _ended(self) -> None:
         self.delayed -= 1

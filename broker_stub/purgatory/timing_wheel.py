@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
@@ -18,15 +19,17 @@ TICK_MS: Final = 1
 WHEEL_SIZE: Final = 20
 
 
-class TimerTask:
-    """``run`` is called once, at or after the deadline, unless the task is cancelled."""
+class Timed(ABC):
+    """``run`` is called once, at or after the deadline, unless it is taken out."""
 
-    __slots__ = ("_bucket", "deadline_ms", "run")
+    __slots__ = ("_bucket", "deadline_ms")
 
-    def __init__(self, run: Callable[[], None]) -> None:
-        self.run = run
+    def __init__(self) -> None:
         self.deadline_ms = 0
         self._bucket: _Bucket | None = None
+
+    @abstractmethod
+    def run(self) -> None: ...
 
     @property
     def is_waiting(self) -> bool:
@@ -37,7 +40,7 @@ class TimerTask:
         """Whether it waits for time to pass."""
         return self._bucket is not None and self._bucket.expiration_ms >= 0
 
-    def cancel(self) -> None:
+    def take_out(self) -> None:
         """May be called at any time."""
         if self._bucket is not None:
             del self._bucket.tasks[self]
@@ -45,11 +48,26 @@ class TimerTask:
             self._bucket = None
 
     def put(self, bucket: _Bucket) -> None:
+        """One that does not wait."""
         self._bucket = bucket
         bucket.tasks[self] = None
+        bucket.timer.size += 1
 
-    def taken(self) -> None:
-        self._bucket = None
+    def waits_in(self, bucket: _Bucket) -> bool:
+        return self._bucket is bucket
+
+
+class TimerTask(Timed):
+    """Calls a function."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self._call = call
+
+    def run(self) -> None:
+        self._call()
 
 
 class _Bucket:
@@ -57,7 +75,7 @@ class _Bucket:
 
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
-        self.tasks: dict[TimerTask, None] = {}
+        self.tasks: dict[Timed, None] = {}
         self.expiration_ms = -1
 
     def __lt__(self, other: _Bucket) -> bool:
@@ -75,7 +93,7 @@ class _Wheel:
         self._buckets = [_Bucket(timer) for _ in range(WHEEL_SIZE)]
         self._above: _Wheel | None = None
 
-    def add(self, task: TimerTask) -> bool:
+    def add(self, task: Timed) -> bool:
         """To this wheel, or to one above it. False if it is due."""
         deadline_ms, wheel = task.deadline_ms, self
         if deadline_ms < wheel._now_ms + wheel._tick_ms:
@@ -109,26 +127,26 @@ class Timer:
         self._wheel: _Wheel | None = None
         self._soon = _Bucket(self)
         self._earlier = trio.Event()
+        #: trio.current_time, or what it calls; whole microseconds of it count: what is finer comes from how
+        #: floating-point numbers are added up
+        self._clock = trio.current_time
 
-    @staticmethod
-    def _now_ms() -> int:
-        return _microseconds(trio.current_time()) // 1000
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1e6 + 0.5) // 1000
 
-    def add(self, task: TimerTask, delay_ms: float, *, at_once: bool = True) -> None:
+    def add(self, task: Timed, delay_ms: float, *, at_once: bool = True) -> None:
         """A task that is due is run ``at_once``, in this call, or by ``run`` before time passes."""
         if delay_ms <= 0:
             if at_once:
                 task.run()
             else:
-                self.size += 1
                 task.put(self._soon)
                 self._earlier.set()
             return
         task.deadline_ms = self._deadline_ms(delay_ms)
-        self.size += 1
         self._add(task)
 
-    def restart(self, task: TimerTask, delay_ms: float, *, at_once: bool = True) -> None:
+    def restart(self, task: Timed, delay_ms: float, *, at_once: bool = True) -> None:
         """Let a task wait for so long from now, be it waiting or not.
 
         One that is to wait longer stays where it is until the time of its bucket, which passes it on.
@@ -138,18 +156,16 @@ class Timer:
             if deadline_ms >= task.deadline_ms:
                 task.deadline_ms = deadline_ms
                 return
-        task.cancel()
+        task.take_out()
         self.add(task, delay_ms, at_once=at_once)
 
-    @staticmethod
-    def _deadline_ms(delay_ms: float) -> int:
-        return -(-_microseconds(trio.current_time() + delay_ms / 1000) // 1000)
+    def _deadline_ms(self, delay_ms: float) -> int:
+        return -(-int((self._clock() + delay_ms / 1000) * 1e6 + 0.5) // 1000)
 
-    def _add(self, task: TimerTask) -> None:
+    def _add(self, task: Timed) -> None:
         if self._wheel is None:
             self._wheel = _Wheel(self, TICK_MS, self._now_ms())
         if not self._wheel.add(task):
-            self.size -= 1
             task.run()
 
     def bucket_filled(self, bucket: _Bucket) -> None:
@@ -160,7 +176,6 @@ class Timer:
     def advance(self) -> None:
         """Run what is due by now."""
         for task in self._taken(self._soon):
-            self.size -= 1
             task.run()
         now_ms = self._now_ms()
         while self._buckets and self._buckets[0].expiration_ms <= now_ms:
@@ -172,22 +187,22 @@ class Timer:
                 self._add(task)
 
     @staticmethod
-    def _taken(bucket: _Bucket) -> Iterable[TimerTask]:
-        tasks, bucket.tasks = bucket.tasks, {}
-        for task in tasks:
-            task.taken()
-        return tasks
+    def _taken(bucket: _Bucket) -> Iterator[Timed]:
+        """One after the other: what one does may take out, or restart, those after it."""
+        for task in list(bucket.tasks):
+            if task.waits_in(bucket):
+                task.take_out()
+                yield task
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._clock = trio.lowlevel.current_clock().current_time
         while True:
-            self._earlier = trio.Event()
-            self.advance()
-            deadline = self._buckets[0].expiration_ms / 1000 if self._buckets else math.inf
-            with trio.move_on_at(deadline):
-                await self._earlier.wait()
-
-
-def _microseconds(seconds: float) -> int:
-    """Whole ones: what is finer comes from how floating-point numbers are added up."""
-    return int(seconds * 1e6 + 0.5)
+            with trio.CancelScope() as scope:  # until the next bucket's time has come, however often others come first
+                while True:
+                    self._earlier = trio.Event()
+                    self.advance()
+                    deadline = self._buckets[0].expiration_ms / 1000 if self._buckets else math.inf
+                    if deadline != scope.deadline:
+                        scope.deadline = deadline
+                    await self._earlier.wait()

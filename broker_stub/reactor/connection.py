@@ -6,6 +6,8 @@ Requests that arrived together and need not wait are handled one after the other
 write; those of an API whose requests share work are in progress together. The response to one that was parked is
 written by whoever gives it, if the link can do so at once. Each connection writes on its own, so a slow reader delays
 no other connection.
+
+Each connection has a task, but where the link calls when something has come, the task only does what must wait.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated, Owner
-from kce.broker_stub.reactor.request import Action, Apis, ConnectionContext, Request, Response, describe
+from kce.broker_stub.reactor.outgoing import Outgoing, Phase
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, Response, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
 
@@ -32,12 +35,20 @@ BATCH_BYTES: Final = 65536
 SHARED_BYTES: Final = 2048
 
 
-class Phase(enum.Enum):
-    """The state of a connection; it is muted in all but the first."""
+class Rest(enum.Enum):
+    """What remains to be done with frames that have come."""
 
-    READING = enum.auto()
-    IN_PROGRESS = enum.auto()
-    WRITING = enum.auto()
+    NOTHING = enum.auto()
+    MORE = enum.auto()  # they were enough for one turn, or something is to be sent
+    PARKED = enum.auto()  # whoever gives the response sends it, if that is possible
+    RESPONSES = enum.auto()  # of parked requests, which are sent here
+    HANDLER = enum.auto()  # of the last request in progress
+    AUTHENTICATION = enum.auto()  # the frame begins one
+    LONG_REQUEST = enum.auto()  # the frame is one
+
+
+class BadRequest(Exception):
+    """The text says what is wrong."""
 
 
 class ConnectionOwner(Sender, Owner, Protocol):
@@ -46,6 +57,8 @@ class ConnectionOwner(Sender, Owner, Protocol):
     apis: Apis
     channel: RequestChannel
     turns: Turns
+    #: rule B1.22
+    is_blocked: bool
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
@@ -57,46 +70,40 @@ class ConnectionOwner(Sender, Owner, Protocol):
         """Wait while the processor is blocked (rule B1.22)."""
 
 
-class Connection:
+class Connection(Outgoing):
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_authentication", "_expired", "_finishing", "_frame", "_held", "_in_handler", "_in_progress", "_is_closed",
-        "_last_sent", "_link", "_muted_until", "_owner", "_parked", "_phase", "_pipelines", "_responses", "_scope",
-        "_to_send", "_waits_for_input", "client_software_name", "client_software_version", "context",
+        "_authentication", "_failure", "_frame", "_held", "_in_handler", "_muted_until", "_owner", "_parked",
+        "_pipelines", "_rest", "_scope", "_waits_for_input", "client_software_name", "client_software_version",
+        "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
+        super().__init__(link, owner.metrics)
         self.context = context
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
-        self._link = link
         self._owner = owner
         #: of a listener that is not PLAINTEXT
         self._authentication = None if owner.security.is_plaintext else Authentication(link, owner, self)
         self._scope = trio.CancelScope()
-        self._phase = Phase.READING
-        self._last_sent = -math.inf
-        self._expired = False
-        self._finishing = False
-        self._is_closed = False
         self._in_handler = False
-        #: one, or some that share work
-        self._in_progress: list[Request] = []
         #: bytes of their frames that are not given back yet
         self._held = 0
-        self._responses: dict[Request, Response] = {}
         #: while a request is parked, unless ``_waits_for_input``; set when a response to one is there
         self._parked: trio.Event | None = None
         #: a request is parked, and its response leaves without this task, which waits for the next request
         self._waits_for_input = False
         #: the client sends a request before it has the response to the one before
         self._pipelines = False
-        #: responses of this batch
-        self._to_send: list[Response] = []
         self._muted_until = -math.inf
         #: of the next request
         self._frame: bytes | None = None
+        #: left for the task
+        self._rest = Rest.NOTHING
+        #: to be raised in the task
+        self._failure: Exception | None = None
 
     def __repr__(self) -> str:
         return f"<Connection {self.context.connection_id}>"
@@ -118,7 +125,7 @@ class Connection:
         try:
             with self._scope:
                 await self._serve()
-        except wire.DecodeError as e:
+        except (wire.DecodeError, BadRequest) as e:
             self.refuse(str(e))
         except NotAuthenticated as e:
             log.info("%s: closed: %s", self.context.connection_id, e)
@@ -135,65 +142,148 @@ class Connection:
         if self._authentication is not None:
             self.context = await self._authentication.run(self.context)
         while not self._finishing:
-            if self._frame is None:
-                self._frame = await self._link.receive()
-            if self._frame is None:
-                if self._link.buffered_bytes:
-                    log.info("%s: the client closed the connection within a request", self.context.connection_id)
-                return
-            self._phase = Phase.IN_PROGRESS
-            await self._owner.unblocked()
-            if self._owner.turns.used_up:
-                await self._owner.turns.wait()
             try:
-                await self._serve_batch()
+                if self._is_idle():
+                    await self._wait_for_input()
+                if self._rest is Rest.NOTHING:
+                    if not await self._receive():
+                        return
+                    self._rest = self._handle_frames()
+                rest, self._rest = self._rest, Rest.NOTHING
+                await self._do(rest)
             finally:
                 await self._flush()
-            self._phase = Phase.READING
+            if not self._in_progress:
+                self._phase = Phase.READING
             if self._muted_until > -math.inf:
                 await trio.sleep_until(self._muted_until)
                 self._muted_until = -math.inf
 
-    async def _serve_batch(self) -> None:
-        """Handle the request, and those that arrived with it, until one has to wait or the slice of time is used up."""
-        owner, began = self._owner, trio.current_time()
-        now, batch_bytes = began, 0
-        while self._frame is not None:
-            if self._authentication is not None and self._authentication.ends:
-                if self._to_send:
-                    await self._flush()
-                    self._phase = Phase.IN_PROGRESS
-                if not await self._in_session(self._authentication, self._frame, now):
-                    return
-            try:
-                request = self._begin(owner.parse(self, self._frame, now))
-            except wire.DecodeError as e:
-                await self._flush()
-                self.refuse(describe(e))
-                return
-            except wire.TooManyElements:
-                await self._flush()
-                await self._serve_long()
-                return
-            at_once = self._handle_at_once(request, now)
-            now = trio.current_time()
-            if not at_once or self._must_wait:
-                owner.turns.spend(now - began)
-                if self._to_send:
-                    await self._flush_before(request)
-                if not at_once:
-                    await self._handle(request)
-                self._drop_frames()
-                await self._wait_for_responses()
-                began = now = trio.current_time()
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to do: a response to a request in progress leaves without this task, or wakes it."""
+        if self._in_progress:
+            return self._is_parked_alone
+        self._receive_nowait()
+        return self._frame is None
+
+    @property
+    def _is_parked_alone(self) -> bool:
+        """Whether one request is in progress, and the client has sent no other."""
+        return len(self._in_progress) == 1 and not self._pipelines and not self._link.buffered_bytes
+
+    async def _wait_for_input(self) -> None:
+        """Serve what comes, as long as nothing must be waited for."""
+        self._waits_for_input = bool(self._in_progress)
+        try:
+            await self._link.wait_for_input(self._serve_at_once, self._owner.turns.call)
+        finally:
+            self._waits_for_input = False
+        if self._failure is not None:
+            raise self._failure
+        if self._in_progress and self._rest is Rest.NOTHING:
+            self._rest = Rest.RESPONSES
+
+    def _serve_at_once(self) -> bool:
+        """Serve what has come; false if there is a rest for the task."""
+        try:
+            if self._in_progress:
+                self._pipelines = True
+            elif self._muted_until > -math.inf:
+                self._rest = Rest.MORE
+            else:
+                self._receive_nowait()
+                if self._frame is None:
+                    return True
+                self._phase = Phase.IN_PROGRESS
+                if not self._owner.is_blocked:
+                    self._rest = self._serve_frames()
+                    return self._rest is Rest.NOTHING
+        except Exception as e:  # noqa: BLE001 - raised in the task
+            self._failure = e
+        return False
+
+    def _serve_frames(self) -> Rest:
+        """Handle what has come, and write the responses; what cannot be done without waiting."""
+        rest = self._handle_frames()
+        if not self._flush_nowait():
+            return Rest.MORE if rest is Rest.NOTHING else rest
+        if rest is Rest.NOTHING:
+            self._phase = Phase.READING
+        elif rest is Rest.PARKED and self._is_parked_alone:
             self._drop_frames()
-            batch_bytes += self._take_responses()
-            if self._finishing or self._expired or self._muted_until > now:
-                break
-            if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
-                break
-            self._receive_nowait()
-        owner.turns.spend(now - began)
+            self._waits_for_input = True
+            return Rest.NOTHING
+        return rest
+
+    async def _receive(self) -> bool:
+        """The next frame, and a turn for it. False if the client has closed."""
+        if self._frame is None:
+            self._frame = await self._link.receive()
+        if self._frame is None:
+            if self._link.buffered_bytes:
+                log.info("%s: the client closed the connection within a request", self.context.connection_id)
+            return False
+        self._phase = Phase.IN_PROGRESS
+        await self._owner.unblocked()
+        if self._owner.turns.used_up:
+            await self._owner.turns.wait()
+        return True
+
+    def _handle_frames(self) -> Rest:
+        """Handle the request, and those that arrived with it, until one has to wait or the slice of time is used up.
+
+        Raises BadRequest.
+        """
+        owner, began = self._owner, self.clock()
+        now, batch_bytes = began, 0
+        try:
+            while self._frame is not None:
+                if self._authentication is not None and self._authentication.ends:
+                    if self._authentication.is_reauthentication(self._frame, now):
+                        return Rest.AUTHENTICATION
+                    if self._is_expired(self._authentication, now):
+                        return Rest.MORE
+                try:
+                    request = self._begin(owner.parse(self, self._frame, now))
+                except wire.DecodeError as e:
+                    raise BadRequest(describe(e)) from None
+                except wire.TooManyElements:
+                    return Rest.LONG_REQUEST
+                at_once = self._handle_at_once(request, now)
+                now = request.handled_at if at_once else self.clock()
+                if not at_once:
+                    return Rest.HANDLER
+                if self._must_wait:
+                    return Rest.PARKED
+                self._drop_frames()
+                batch_bytes += self._take_responses()
+                if self._finishing or self._expired or self._muted_until > now:
+                    return Rest.MORE
+                if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
+                    return Rest.MORE
+                self._receive_nowait()
+        finally:
+            owner.turns.spend(now - began)
+        return Rest.NOTHING
+
+    async def _do(self, rest: Rest) -> None:
+        """What must be waited for."""
+        if self._link.is_unsent:
+            await self._link.flush()
+        if rest in (Rest.NOTHING, Rest.MORE):
+            return
+        await self._flush_before_waiting()
+        match rest:
+            case Rest.AUTHENTICATION:
+                await self._authenticate_again()
+            case Rest.LONG_REQUEST:
+                await self._serve_long()
+            case Rest.HANDLER:
+                await self._handle(self._in_progress[-1])
+        self._drop_frames()
+        if rest is Rest.RESPONSES or not self._must_wait or not self._is_parked_alone:
+            await self._wait_for_responses()
+            self._take_responses()
 
     def _begin(self, request: Request) -> Request:
         """The request that was parsed from the frame is in progress."""
@@ -231,45 +321,45 @@ class Connection:
         if self._frame is None:
             self._frame = self._link.receive_nowait()
 
-    async def _in_session(self, authentication: Authentication, frame: bytes, now: float) -> bool:
-        """Whether ``frame`` is a request to handle: it neither begins a re-authentication nor comes too late."""
-        if authentication.is_reauthentication(frame, now):
-            self._drop_frame()
-            self._phase = Phase.READING
-            await authentication.again(frame)
+    def _is_expired(self, authentication: Authentication, now: float) -> bool:
+        """Whether a request comes too late (rule B9.25)."""
+        if not authentication.has_expired(now):
             return False
-        if authentication.has_expired(now):  # rule B9.25
-            log.info("%s: closed, its session has expired", self.context.connection_id)
-            self._owner.metrics.expired_connections_killed += 1
-            self._finishing = True
-            return False
+        log.info("%s: closed, its session has expired", self.context.connection_id)
+        self._owner.metrics.expired_connections_killed += 1
+        self._finishing = True
         return True
+
+    async def _authenticate_again(self) -> None:
+        assert self._authentication is not None
+        assert self._frame is not None
+        frame = self._frame
+        self._drop_frame()
+        self._phase = Phase.READING
+        await self._authentication.again(frame)
 
     async def _serve_long(self) -> None:
         """Work on a request of many elements in turns with others."""
-        self._phase = Phase.IN_PROGRESS
         turns = self._owner.turns
         assert self._frame is not None
         async with turns.long_request():
             try:
                 request = await self._owner.parse_in_turns(self, self._frame, trio.current_time())
             except wire.DecodeError as e:
-                self.refuse(describe(e))
-                return
+                raise BadRequest(describe(e)) from None
             self._begin(request)
             if not self._owner.channel.try_handle(request):
                 await self._handle(request)
             self._drop_frames()
             await turns.take(request.drop_message())
-        await self._wait_for_responses()
-        self._take_responses()
 
-    async def _flush_before(self, request: Request) -> None:
-        """Write the responses of the batch before ``request`` waits."""
+    async def _flush_before_waiting(self) -> None:
+        """Write the responses of the batch before the last request waits."""
         try:
             await self._flush()
         except BaseException:
-            request.release()
+            if self._in_progress:
+                self._in_progress[-1].release()
             raise
         self._phase = Phase.IN_PROGRESS
 
@@ -284,14 +374,7 @@ class Connection:
         await self._owner.channel.handle(request, self._owner)
         self._in_handler = False
 
-    @property
-    def _must_wait(self) -> bool:
-        return len(self._responses) < len(self._in_progress)
-
     async def _wait_for_responses(self) -> None:
-        """Until the responses are there, or the only one was sent by whoever gave it."""
-        if len(self._in_progress) == 1 and self._must_wait and not self._pipelines:
-            await self._wait_for_input()
         while self._must_wait:
             self._parked = trio.Event()
             await self._parked.wait()
@@ -299,16 +382,6 @@ class Connection:
         if self._link.is_unsent:
             await self._link.flush()
         await self._owner.unblocked()
-
-    async def _wait_for_input(self) -> None:
-        """Let whoever gives the response send it; this task need not wake up before the next request comes."""
-        self._waits_for_input = True
-        try:
-            if await self._link.wait_for_input():
-                self._pipelines = self._must_wait
-        finally:
-            self._waits_for_input = False
-        self._phase = Phase.IN_PROGRESS
 
     def _drop_frame(self) -> None:
         """The frame is not handled."""
@@ -325,38 +398,6 @@ class Connection:
     def _give_back(self, count: int) -> None:
         if self._owner.memory is not None:
             self._owner.memory.give_back(count)
-
-    def _take_responses(self) -> int:
-        """Put the responses to the requests in progress into the batch, in their order; returns their size."""
-        size = 0
-        for request in self._in_progress:
-            response = self._responses[request]
-            self._to_send.append(response)
-            size += len(response.payload)
-            if response.action is Action.CLOSE_CONNECTION:
-                self._finishing = True
-                break
-        self._in_progress.clear()
-        self._responses.clear()
-        return size
-
-    async def _flush(self) -> None:
-        """Write the responses of this batch."""
-        if not self._to_send:
-            return
-        responses, self._to_send = self._to_send, []
-        dequeued_at = self._last_sent = trio.current_time()
-        try:
-            if self._expired:  # while the request was in its handler (rules B1.53, B1.59)
-                return
-            payloads = [response.payload for response in responses if response.action is Action.SEND]
-            if payloads:
-                self._phase = Phase.WRITING
-                await self._link.send(*payloads)
-        finally:  # also if the client is gone
-            now = trio.current_time()
-            for response in responses:
-                response.request.record(self._owner.metrics, dequeued_at=dequeued_at, sent_at=now)
 
     def expire(self, now: float, max_idle_seconds: float) -> float:
         """Close the connection if it was idle for that long. Returns the earliest time when it may expire.
@@ -386,23 +427,18 @@ class Connection:
         is_parked = self._waits_for_input or self._parked is not None
         if not is_parked or not self._sent_at_once(response):
             self._responses[response.request] = response
-        elif self._waits_for_input and not self._link.is_unsent:
-            self._phase = Phase.READING
+        elif self._waits_for_input:
+            self._waits_for_input = False
+            if self._finishing or self._link.is_unsent:
+                self._rest = Rest.MORE
+                self._link.stop_waiting()
+            else:
+                self._phase = Phase.READING
             return
         if self._parked is not None:
             self._parked.set()
         elif self._waits_for_input:
             self._link.stop_waiting()
-
-    def _sent_at_once(self, response: Response) -> bool:
-        """Whether the response to the only request in progress was written."""
-        is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._is_closed
-        if not is_wanted or not self._link.send_nowait(response.payload):
-            return False
-        self._in_progress.clear()
-        now = self._last_sent = trio.current_time()
-        response.request.record(self._owner.metrics, dequeued_at=now, sent_at=now)
-        return True
 
     def refuse(self, reason: str) -> None:
         """Close without a response because of a bad request (rules B1.34, B1.35)."""

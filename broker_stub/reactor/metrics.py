@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from kce import wire
+from kce.metrics import RESERVOIR_SIZE, Histogram
+
+#: of a request, in seconds: in the queue, in its handler, parked, in the queue of responses, being sent; and throttled
+Times: TypeAlias = tuple[float, float, float, float, float, float]
+#: the names of their histograms
+_NAMES: Final = (
+    "RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "ResponseQueueTimeMs", "ResponseSendTimeMs", "ThrottleTimeMs",
+)  # fmt: skip
+
+_FETCH: Final = wire.FetchRequest.__api_key__
+_ADD_PARTITIONS_TO_TXN: Final = wire.AddPartitionsToTxnRequest.__api_key__
 
 
 @dataclass(slots=True)
@@ -20,18 +33,42 @@ class ApiMetrics:
     response_send_time: float = 0.0
     throttle_time: float = 0.0  # for how long connections were not read afterwards
     errors: Counter[int] = field(default_factory=Counter)  # by error code, NONE included: `wire.error_counts`
+    latest: deque[Times] = field(default_factory=lambda: deque(maxlen=RESERVOIR_SIZE), compare=False)
 
     @property
     def total_time(self) -> float:
         waited = self.request_queue_time + self.response_queue_time + self.response_send_time
         return waited + self.local_time + self.remote_time
 
+    def add(self, times: Times) -> None:
+        """One more request."""
+        queued, handled, parked, responded, sent, throttled = times
+        self.requests += 1
+        self.request_queue_time += queued
+        self.local_time += handled
+        self.remote_time += parked
+        self.response_queue_time += responded
+        self.response_send_time += sent
+        self.throttle_time += throttled
+        self.latest.append(times)
+
+    def histograms(self) -> Iterator[tuple[str, Histogram]]:
+        """In ms, by Kafka's names."""
+        sums = (
+            self.request_queue_time, self.local_time, self.remote_time, self.response_queue_time,
+            self.response_send_time, self.throttle_time,
+        )  # fmt: skip
+        for i, name in enumerate(_NAMES):
+            yield name, Histogram.of(self.requests, sums[i] * 1000, [times[i] * 1000 for times in self.latest])
+        totals = [sum(times[:-1]) * 1000 for times in self.latest]
+        yield "TotalTimeMs", Histogram.of(self.requests, self.total_time * 1000, totals)
+
 
 @dataclass(slots=True)
 class RequestMetrics:
     """The metrics of one socket server."""
 
-    apis: dict[str, ApiMetrics] = field(default_factory=dict)  # by API name, once requested
+    apis: dict[str, ApiMetrics] = field(default_factory=dict)  # by API name and kind of request, once requested
     connections_accepted: int = 0
     connections_open: int = 0
     connections_refused: int = 0  # over max.connections.per.ip
@@ -45,10 +82,10 @@ class RequestMetrics:
     handler_errors: int = 0  # exceptions that escaped from handlers
     _by_key: dict[int, ApiMetrics] = field(default_factory=dict)  # the same as ``apis``
 
-    def of(self, api_name: str) -> ApiMetrics:
-        found = self.apis.get(api_name)
+    def of(self, name: str) -> ApiMetrics:
+        found = self.apis.get(name)
         if found is None:
-            found = self.apis[api_name] = ApiMetrics()
+            found = self.apis[name] = ApiMetrics()
         return found
 
     def of_key(self, api_key: int) -> ApiMetrics:
@@ -56,3 +93,24 @@ class RequestMetrics:
         if found is None:
             found = self._by_key[api_key] = self.of(wire.api(api_key).name)
         return found
+
+    def add(self, header: wire.Header, message: object, times: Times) -> None:
+        """A finished request. A Fetch counts for its kind, too; what only verifies counts for its kind alone."""
+        if header.api_key == _FETCH:
+            self.of("FetchFollower" if _is_of_follower(message) else "FetchConsumer").add(times)
+        elif header.api_key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
+            self.of("AddPartitionsToTxnVerification").add(times)
+            return
+        self.of_key(header.api_key).add(times)
+
+
+def _is_of_follower(message: object) -> bool:
+    if not isinstance(message, wire.FetchRequest):
+        return True  # the short form of what followers send
+    return max(message.replica_id, message.replica_state.replica_id) >= 0
+
+
+def _only_verifies(message: object) -> bool:
+    if not isinstance(message, wire.AddPartitionsToTxnRequest) or not message.transactions:
+        return False
+    return all(transaction.verify_only for transaction in message.transactions)

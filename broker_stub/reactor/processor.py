@@ -71,9 +71,9 @@ class Processor:
         self._max_idle_seconds = max_idle_seconds
         self._new_connections, self._accepted = trio.open_memory_channel[Link](HAND_OFF_QUEUE_SIZE)
         self._responses: deque[Response] = deque()
-        #: set but while the processor is blocked
+        self.is_blocked = False
+        #: of the processor that is blocked
         self._unblocked = trio.Event()
-        self._unblocked.set()
         self._next_index = 0
         self._draining = False
         self._no_connections = trio.Event()
@@ -106,7 +106,7 @@ class Processor:
 
     def accept_nowait(self, link: Link) -> None:
         """Take over a connection that the quotas have counted. Raises trio.WouldBlock if the hand-off queue is full."""
-        if self._nursery is not None and self._unblocked.is_set():
+        if self._nursery is not None and not self.is_blocked:
             self._start(link, self._nursery)
         else:
             self._new_connections.send_nowait(link)
@@ -117,10 +117,10 @@ class Processor:
 
     def send_response(self, response: Response) -> None:
         """Deliver a response. It is queued while the processor is blocked."""
-        if self._unblocked.is_set():
-            self._deliver(response)
-        else:
+        if self.is_blocked:
             self._responses.append(response)
+        else:
+            self._deliver(response)
 
     def _deliver(self, response: Response) -> None:
         connection = response.request.connection
@@ -132,16 +132,18 @@ class Processor:
         response.request.record(self.metrics, dequeued_at=now, sent_at=now)
 
     def block(self) -> None:
-        assert self._unblocked.is_set(), "a blocked processor handles no other request"
+        assert not self.is_blocked, "a blocked processor handles no other request"
+        self.is_blocked = True
         self._unblocked = trio.Event()
 
     def unblock(self) -> None:
+        self.is_blocked = False
         self._unblocked.set()
         while self._responses:
             self._deliver(self._responses.popleft())
 
     async def unblocked(self) -> None:
-        while not self._unblocked.is_set():
+        while self.is_blocked:
             await self._unblocked.wait()
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
@@ -162,6 +164,7 @@ class Processor:
             apis=self.apis,
             now=now,
             size=size,
+            clock=connection.clock,
         )
 
     async def drain(self) -> None:

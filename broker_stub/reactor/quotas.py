@@ -21,14 +21,28 @@ class Rate:
     def record(self, now: float, count: int = 1) -> None:
         self._measured.record(count, int(now * 1000))
 
+    def measure(self, now: float) -> float:
+        return self._measured.measure(int(now * 1000))
+
     def delay(self, now: float, bound: float) -> float:
         """Seconds without connections until the rate is down to ``bound``, at most a sample's."""
-        now_ms = int(now * 1000)
-        rate = self._measured.measure(now_ms)
-        if bound >= UNLIMITED or rate <= bound:
+        if bound >= UNLIMITED or (rate := self.measure(now)) <= bound:
             return 0.0
-        wait = sampled.throttle_ms(self._measured, rate, bound, now_ms)
+        wait = sampled.throttle_ms(self._measured, rate, bound, int(now * 1000))
         return round(min(wait, self._measured.window_ms)) / 1000
+
+
+class ListenerMeters:
+    """Of the connections of one listener. Times of throttling are in ms."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        window = limits.samples, limits.sample_seconds
+        self.rate = Rate(*window)
+        #: for how long its acceptor waited before it accepted more
+        self.blocked_ns = 0
+        #: because of the rate of the listener or the broker, and of an address
+        self.throttle_time = sampled.Average(limits.samples, limits.sample_seconds * 1000)
+        self.ip_throttle_time = sampled.Average(limits.samples, limits.sample_seconds * 1000)
 
 
 class ConnectionQuotas:
@@ -43,7 +57,11 @@ class ConnectionQuotas:
         self._of_address: Counter[str] = Counter()
         self._of_listener: Counter[str] = Counter()
         self._changed = trio.Event()
-        self._rates: dict[tuple[str, str], Rate] = {}
+        self.rate = Rate(limits.samples, limits.sample_seconds)
+        #: by listener that has had a connection
+        self.listeners: dict[str, ListenerMeters] = {}
+        #: by address, while it has a limit
+        self.addresses: dict[str, Rate] = {}
         self._ip_rates: dict[str, float] = {}
         #: called when there are more connections than `max.connections`
         self.on_excess: Callable[[], None] = lambda: None
@@ -84,13 +102,28 @@ class ConnectionQuotas:
 
     async def wait_for_slot(self, listener: str) -> None:
         """Wait until one more connection may be served (rules B1.47, B1.48, B1.50)."""
-        delay = self._record(("listener", listener), self._limits.rate_of_listener.get(listener, UNLIMITED))
+        began, meters = trio.current_time(), self._meters(listener)
+        meters.rate.record(began)
+        delay = meters.rate.delay(began, self._limits.rate_of_listener.get(listener, UNLIMITED))
         if not self.is_protected(listener):
-            delay = max(delay, self._record(("broker", ""), self._limits.rate))
+            self.rate.record(began)
+            delay = max(delay, self.rate.delay(began, self._limits.rate))
         if delay:
+            meters.throttle_time.record(delay * 1000, int(began * 1000))
+        elif self._has_slot(listener):
+            return
+        try:
             await trio.sleep(delay)
-        while not self._has_slot(listener):
-            await self._changed.wait()
+            while not self._has_slot(listener):
+                await self._changed.wait()
+        finally:
+            meters.blocked_ns += int((trio.current_time() - began) * 1e9)
+
+    def _meters(self, listener: str) -> ListenerMeters:
+        found = self.listeners.get(listener)
+        if found is None:
+            found = self.listeners[listener] = ListenerMeters(self._limits)
+        return found
 
     def _has_slot(self, listener: str) -> bool:
         if self._of_listener[listener] >= self._limits.of_listener.get(listener, UNLIMITED):
@@ -99,26 +132,24 @@ class ConnectionQuotas:
 
     def ip_delay(self, listener: str, address: str) -> float:
         """Seconds after which a connection from ``address`` is to be closed unserved; 0 if it may be served (B1.50)."""
-        delay = self._record(("ip", address), self.ip_rate(address))
-        if delay:  # it does not count
-            now = trio.current_time()
-            for key in (("ip", address), ("listener", listener), ("broker", "")):
-                is_counted = key != ("broker", "") or not self.is_protected(listener)
-                if is_counted and key in self._rates:
-                    self._rates[key].record(now, -1)
-        return delay
-
-    def _record(self, key: tuple[str, str], bound: float) -> float:
-        """Count a connection; the seconds by which it comes too early."""
+        bound = self.ip_rate(address)
         if bound >= UNLIMITED:
-            self._rates.pop(key, None)
+            self.addresses.pop(address, None)
             return 0.0
-        rate = self._rates.get(key)
+        rate = self.addresses.get(address)
         if rate is None:
-            rate = self._rates[key] = Rate(self._limits.samples, self._limits.sample_seconds)
+            rate = self.addresses[address] = Rate(self._limits.samples, self._limits.sample_seconds)
         now = trio.current_time()
         rate.record(now)
-        return rate.delay(now, bound)
+        delay = rate.delay(now, bound)
+        if delay:  # it does not count
+            meters = self._meters(listener)
+            meters.ip_throttle_time.record(delay * 1000, int(now * 1000))
+            for counted in (rate, meters.rate):
+                counted.record(now, -1)
+            if not self.is_protected(listener):
+                self.rate.record(now, -1)
+        return delay
 
     def acquire(self, listener: str, address: str) -> bool:
         """Count a connection; False if it exceeds the limit of its address, and then not counted (rule B1.46)."""

@@ -27,8 +27,6 @@ T = TypeVar("T")
 _CORRELATION_ID = struct.Struct(">i")
 
 
-#: in place of the message of a long request, once it is handled
-_DROPPED: Final = wire.Message()
 _NO_ERRORS: Final[dict[int, int]] = {}
 
 
@@ -163,8 +161,8 @@ class Request:
     """One request in progress. A second response is a bug of the caller and raises RuntimeError."""
 
     __slots__ = (
-        "_answered_at", "_apis", "_arrived_at", "_charged", "_dequeued_at", "_errors", "_handled_at", "_responder",
-        "answered", "connection", "context", "is_exempt", "message", "size", "throttle_ms", "waits",
+        "_answered_at", "_apis", "_arrived_at", "_charged", "_clock", "_dequeued_at", "_errors", "_responder",
+        "answered", "connection", "context", "handled_at", "is_exempt", "message", "size", "throttle_ms", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -177,8 +175,9 @@ class Request:
         apis: Apis,
         now: float,
         size: int = 0,
+        clock: Callable[[], float] = trio.current_time,
     ) -> None:
-        """``size``: of its frame, in bytes."""
+        """``size``: of its frame, in bytes. ``clock``: trio.current_time or what it calls."""
         self.context = context
         self.message = message
         self.size = size
@@ -195,7 +194,9 @@ class Request:
         self._apis = apis
         self._errors: Mapping[int, int] = _NO_ERRORS
         self._arrived_at = self._dequeued_at = self._answered_at = now
-        self._handled_at = math.inf
+        self._clock = clock
+        #: when the handler returned
+        self.handled_at = math.inf
 
     def __repr__(self) -> str:
         header = self.context.header
@@ -253,7 +254,7 @@ class Request:
 
     def _seconds(self) -> float:
         """How long it has been handled."""
-        return min(self._handled_at, trio.current_time()) - self._dequeued_at
+        return min(self.handled_at, trio.current_time()) - self._dequeued_at
 
     def throttle(self, ms: int) -> None:
         """Read the connection no more for so long. Call before the answer (rule B1.27)."""
@@ -309,7 +310,7 @@ class Request:
         if self.answered:
             raise RuntimeError(f"{self!r} is answered already")
         self.answered = True
-        self._answered_at = trio.current_time()
+        self._answered_at = self._clock()
         self._responder.send_response(Response(self, action, payload))
 
     def release(self) -> None:
@@ -319,9 +320,11 @@ class Request:
 
     def drop_message(self) -> Steps[None]:
         """Free the message of a handled request with pauses: to free a million objects takes a tenth of a second."""
-        message, self.message = self.message, _DROPPED
-        lists = [list(value) for f in message.__fields__ if isinstance(value := getattr(message, f.name), tuple)]
-        del message, self.waits
+        message: Any = self.message
+        arrays = {f.name: value for f in message.__fields__ if isinstance(value := getattr(message, f.name), tuple)}
+        self.message = replace(message, **dict.fromkeys(arrays, ()))
+        lists = [list(value) for value in arrays.values()]
+        del message, arrays, self.waits
         self.waits = None
         for each in lists:
             while each:
@@ -332,27 +335,23 @@ class Request:
         """A handler took the request out of the queue."""
         self._dequeued_at = trio.current_time()
 
-    def handled(self) -> float:
-        """The handler returned, with or without a response. Returns the time."""
-        self._handled_at = trio.current_time()
-        return self._handled_at
+    def handled(self) -> None:
+        """The handler returned, with or without a response."""
+        self.handled_at = self._clock()
 
     def record(self, all_metrics: RequestMetrics, *, dequeued_at: float, sent_at: float) -> None:
         """Count the finished request, whose response left the response queue at ``dequeued_at``."""
-        metrics = all_metrics.of_key(self.context.header.api_key)
         answered_at = self._answered_at
         # a response from within the handler has no remote time
-        handled_at = min(self._handled_at, answered_at)
-        metrics.requests += 1
-        metrics.request_queue_time += self._dequeued_at - self._arrived_at
-        metrics.local_time += handled_at - self._dequeued_at
-        metrics.remote_time += answered_at - handled_at
-        metrics.response_queue_time += dequeued_at - answered_at
-        metrics.response_send_time += sent_at - dequeued_at
-        if self.throttle_ms:
-            metrics.throttle_time += self.throttle_ms / 1000
+        handled_at = min(self.handled_at, answered_at)
+        times = (
+            self._dequeued_at - self._arrived_at, handled_at - self._dequeued_at, answered_at - handled_at,
+            dequeued_at - answered_at, sent_at - dequeued_at, self.throttle_ms / 1000,
+        )  # fmt: skip
+        header = self.context.header
+        all_metrics.add(header, self.message, times)
         for code, count in self._errors.items():
-            metrics.errors[code] += count
+            all_metrics.of_key(header.api_key).errors[code] += count
 
 
 def describe(error: wire.DecodeError) -> str:

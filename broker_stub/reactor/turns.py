@@ -13,7 +13,8 @@ there is something to do.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
@@ -51,7 +52,8 @@ class Turns(trio.abc.Instrument):
         self._left = slice_seconds
         #: seconds of a typical turn
         self._typical = SLICE_SECONDS
-        self._line = trio.lowlevel.ParkingLot()
+        #: begin the turns of those who wait
+        self._line: deque[Callable[[], None]] = deque()
         self._wanted = trio.Event()
         self._long = trio.Lock()
 
@@ -67,10 +69,22 @@ class Turns(trio.abc.Instrument):
         self._lost_processor |= seconds > LOST_SECONDS
         self._typical += (seconds - self._typical) / 16
 
+    def call(self, work: Callable[[], None]) -> None:
+        """Call it now, or when it is its turn. It must not raise."""
+        if self.used_up:
+            self._line_up(work)
+        else:
+            work()
+
+    def _line_up(self, begin: Callable[[], None]) -> None:
+        self._line.append(begin)
+        self._wanted.set()
+
     async def wait(self) -> None:
         """Wait for a turn."""
-        self._wanted.set()
-        await self._line.park()
+        turn = trio.Event()
+        self._line_up(turn.set)
+        await turn.wait()
 
     async def take(self, steps: Steps[T]) -> T:
         """The result of ``steps``, a slice in each turn."""
@@ -119,7 +133,10 @@ class Turns(trio.abc.Instrument):
                 else:
                     await trio.lowlevel.checkpoint()  # looks for input
                 self._left = self.slice_seconds
-                self._line.unpark(count=max(1, int(self.slice_seconds / max(self._typical, 1e-6))))
+                for _ in range(min(len(self._line), max(1, int(self.slice_seconds / max(self._typical, 1e-6))))):
+                    self._line.popleft()()
+                    if self._left <= 0:
+                        break
         finally:
             trio.lowlevel.remove_instrument(self)
 

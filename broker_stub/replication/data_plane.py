@@ -6,6 +6,7 @@ Everything that may complete a waiting request says so: ``appended``, ``high_wat
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -20,7 +21,14 @@ from kce.broker_stub.log import Appended, Isolation, OffsetMetadata, Origin
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
-from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
+from kce.broker_stub.purgatory import Purgatory, Timer
+from kce.broker_stub.replication.delayed import (
+    DelayedDeleteRecords,
+    DelayedFetch,
+    DelayedProduce,
+    Produced,
+    SessionWait,
+)
 from kce.broker_stub.replication.fetch_sessions import FetchSession, FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
 from kce.broker_stub.replication.throttle import ReplicationQuota
@@ -29,8 +37,6 @@ from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: what became of the records for one partition
-Produced = Appended | ApiException
 Guards: TypeAlias = Mapping[TopicPartition, VerificationGuard]
 _NO_GUARDS: Final[Guards] = MappingProxyType({})
 
@@ -72,7 +78,12 @@ class DataPlane:
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
         self.sessions = FetchSessions(session_slots, random, trio.current_time)
         #: how often logs got what readers wait for
-        self._changes = 0
+        self.changes = 0
+        #: by topic, records that were converted when they were written, and when they were read
+        self.produce_conversions: Counter[str] = Counter()
+        self.fetch_conversions: Counter[str] = Counter()
+        #: that a reassignment moves: what this broker, which it adds, has fetched; what others have, from here
+        self.reassignment_bytes_in = self.reassignment_bytes_out = 0
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -91,14 +102,18 @@ class DataPlane:
 
     # what completes waiting requests
 
-    def appended(self, partition: Partition) -> None:
-        """Records were appended to a log that is led here (rules B2.17, B2.23)."""
-        self._changes += 1
-        woken = self._wake(partition.topic_partition)
-        if self._advance(partition):
-            self.high_watermark_moved(partition.topic_partition, woken)
-        else:
-            self._check_fetches(partition.topic_partition, woken)
+    def appended(self, *partitions: Partition) -> None:
+        """Records were appended to logs that are led here (rules B2.17, B2.23).
+
+        A fetch that this completes gets those of all, also where its session took a partition to be idle.
+        """
+        self.changes += 1
+        woken = [(partition, self._wake(partition.topic_partition)) for partition in partitions]
+        for partition, sessions in woken:
+            if self._advance(partition):
+                self.high_watermark_moved(partition.topic_partition, sessions)
+            else:
+                self._check_fetches(partition.topic_partition, sessions)
 
     def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
@@ -127,7 +142,7 @@ class DataPlane:
 
     def role_changed(self, partition: Partition) -> None:
         """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
-        self._changes += 1
+        self.changes += 1
         self._advance(partition)
         self._check_fetches(partition.topic_partition)
         self.produce_purgatory.check_and_complete(partition.topic_partition)
@@ -162,8 +177,8 @@ class DataPlane:
             for topic_partition, data in records.items()
         }
         appended = [tp for tp, result in produced.items() if isinstance(result, Appended)]
-        for topic_partition in appended:
-            self.appended(self.partition(topic_partition))
+        if appended:
+            self.appended(*[self.partition(topic_partition) for topic_partition in appended])
         results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
         for topic_partition, result in produced.items():
             code = self._settled(topic_partition, result) if acks == ALL else _code(result)
@@ -193,10 +208,13 @@ class DataPlane:
     ) -> Produced:
         try:
             partition = self.partition(topic_partition)
-            return partition.append(
+            appended = partition.append(
                 records, acks, origin=origin, zstd_allowed=self._zstd_allowed,
                 guard=guard if self.verifies_transactions else EXEMPT,
             )  # fmt: skip
+            if appended.converted:
+                self.produce_conversions[topic_partition.topic] += appended.converted
+            return appended  # noqa: TRY300 - what follows it is about it
         except ApiException as e:
             return e
         except Exception as e:  # the other partitions are served
@@ -216,7 +234,7 @@ class DataPlane:
 
         With a ``session`` its idle partitions wait, too; what they add to the fetches comes last.
         """
-        changes = self._changes
+        changes = self.changes
         reads = self.read(params, fetches, record_progress=True)
         operation = DelayedFetch(self, params, fetches, reads, respond, session)
         if operation.is_satisfied_by(reads):
@@ -225,7 +243,11 @@ class DataPlane:
         keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
         if session is not None:
             keys.append(session.session_id)
-        if changes == self._changes:
+        self.wait(operation, keys, changes)
+
+    def wait(self, operation: DelayedFetch, keys: Sequence[TopicPartition | int], changes: int) -> None:
+        """Let a fetch wait that had nothing to read after so many changes."""
+        if changes == self.changes:
             self.fetch_purgatory.watch(operation, keys)
         else:  # what a follower has may let others write
             self.fetch_purgatory.try_complete_or_watch(operation, keys)
@@ -272,10 +294,9 @@ class DataPlane:
         starts_elsewhere = fetch.log_start_offset != follower.log_start_offset
         before = followers.low_watermark(found.log_start_offset, self.is_alive) if starts_elsewhere else 0
         known_end = follower.end.offset
-        now_ms = trio.current_time() * 1000
         if start.offset != fetch.offset:
             start = start._replace(offset=fetch.offset)
-        follower.fetched(start, fetch.log_start_offset, now_ms, found.end_offset)
+        follower.fetched(start, fetch.log_start_offset, trio.current_time() * 1000, found.end_offset)
         if broker_id not in partition.isr:  # each of its fetches is a chance to join
             found = found._replace(bound=-1)
             self._on_follower_fetched(partition, broker_id)
@@ -283,6 +304,13 @@ class DataPlane:
         if moved or (starts_elsewhere and followers.low_watermark(found.log_start_offset, self.is_alive) > before):
             self.high_watermark_moved(partition.topic_partition)
         return found
+
+    def follower_has_all(self, partition: Partition, follower: Follower, end: OffsetMetadata, now: float) -> None:
+        """A follower in the ISR has fetched from that end of the log; its own log starts where it did before."""
+        known_end = follower.end.offset
+        follower.fetched(end, follower.log_start_offset, now * 1000, end.offset)
+        if end.offset != known_end and self._advance(partition):
+            self.high_watermark_moved(partition.topic_partition)
 
     # delete records
 
@@ -324,179 +352,17 @@ class DataPlane:
         return partition.followers.low_watermark(partition.leader_log().log_start_offset, self.is_alive)
 
 
-class SessionWait(NamedTuple):
-    """``more`` takes the partitions that are not idle any more, and says whether all of them can be read."""
+class Asked(NamedTuple):
+    """The arguments of `DataPlane.fetch`."""
 
-    session_id: int
-    more: Callable[[], tuple[Sequence[PartitionFetch], bool]]
+    params: FetchParams
+    fetches: list[PartitionFetch]
+    respond: Callable[[Sequence[Read]], None]
+    session: SessionWait | None
 
 
 def _code(result: Produced) -> ErrorCode:
     return result.code if isinstance(result, ApiException) else ErrorCode.NONE
-
-
-class DelayedProduce(DelayedOperation):
-    """Waits until every replica in the ISR has the records (rules B2.12 to B2.16)."""
-
-    __slots__ = ("_codes", "_produced", "_respond", "_settled")
-
-    def __init__(
-        self,
-        settled: Callable[[TopicPartition, Produced], ErrorCode | None],
-        produced: Mapping[TopicPartition, Produced],
-        timeout_ms: int,
-        respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
-    ) -> None:
-        super().__init__(timeout_ms)
-        self._settled = settled
-        self._produced = produced
-        self._respond = respond
-        #: None while it waits
-        self._codes: dict[TopicPartition, ErrorCode | None] = dict.fromkeys(produced)
-
-    def try_complete(self) -> bool:
-        for topic_partition, code in self._codes.items():
-            if code is None:
-                self._codes[topic_partition] = self._settled(topic_partition, self._produced[topic_partition])
-        return None not in self._codes.values() and self.force_complete()
-
-    def on_complete(self) -> None:
-        self._respond(
-            {
-                topic_partition: (
-                    self._produced[topic_partition],
-                    ErrorCode.REQUEST_TIMED_OUT if code is None else code,
-                )
-                for topic_partition, code in self._codes.items()
-            }
-        )
-
-
-class DelayedFetch(DelayedOperation):
-    """Waits until there is something to read (rules B2.18 to B2.23)."""
-
-    __slots__ = ("_fetches", "_params", "_plane", "_respond", "_session", "_starts")
-
-    def __init__(
-        self,
-        plane: DataPlane,
-        params: FetchParams,
-        fetches: Sequence[PartitionFetch],
-        reads: Sequence[Read],
-        respond: Callable[[Sequence[Read]], None],
-        session: SessionWait | None = None,
-    ) -> None:
-        super().__init__(params.max_wait_ms)
-        self._plane = plane
-        self._params = params
-        self._fetches = list(fetches)
-        self._session = session
-        self._starts = [read.start for read in reads]
-        self._respond = respond
-
-    def is_satisfied_by(self, reads: Sequence[Read]) -> bool:
-        """Rule B2.18."""
-        return (
-            self._params.max_wait_ms <= 0
-            or (not reads and self._session is None)
-            or sum(len(read.records) for read in reads) >= self._params.min_bytes
-            or any(read.error or read.diverging is not None or read.preferred_replica >= 0 for read in reads)
-        )
-
-    def _add_touched(self) -> bool:
-        """Whether what is not idle any more can wait with the rest."""
-        if self._session is None:
-            return True
-        added, can_wait = self._session.more()
-        for fetch in added:
-            self._fetches.append(fetch)
-            try:
-                hosted = self._plane.partition(fetch.partition)
-                self._starts.append(OffsetMetadata(-1) if hosted.log is None else hosted.log.locate(fetch.offset))
-            except ApiException:
-                self._starts.append(OffsetMetadata(-1))
-        return can_wait
-
-    def try_complete(self) -> bool:
-        if not self._add_touched():
-            return self.force_complete()
-        readable = 0
-        for fetch, start in zip(self._fetches, self._starts, strict=True):
-            try:
-                found = self._readable(fetch, start.segment, start.position)
-            except ApiException:
-                found = None
-            if found is None:
-                return self.force_complete()
-            readable += found
-        return readable >= self._params.min_bytes and self.force_complete()
-
-    def _readable(self, fetch: PartitionFetch, segment: int, position: int) -> int | None:
-        """Bytes of one partition; None if it must be answered at once (rules B2.19, B2.20). Raises ApiException."""
-        partition = self._plane.partition(fetch.partition)
-        found = partition.log_for(fetch.current_leader_epoch, leader_only=self._params.leader_only)
-        end = found.located_end(self._params.isolation)
-        if fetch.offset > end.offset:
-            return None
-        if fetch.last_fetched_epoch >= 0 and fetch.last_fetched_epoch != found.latest_epoch:
-            known = found.end_offset_of(fetch.last_fetched_epoch)
-            if known.epoch < fetch.last_fetched_epoch or known.end_offset < fetch.offset:
-                return None
-        if fetch.offset == end.offset or segment < 0 or not end.is_located:
-            return 0
-        if self._plane.must_wait(partition, self._params):
-            return 0
-        if segment < end.segment:
-            return None
-        return min(end.position - position, fetch.max_bytes)
-
-    def on_complete(self) -> None:
-        self._add_touched()
-        self._respond(self._plane.read(self._params, self._fetches, record_progress=False))
-
-
-class DelayedDeleteRecords(DelayedOperation):
-    """Waits until every live replica has moved the start of its log (rules B2.24 to B2.26)."""
-
-    __slots__ = ("_plane", "_respond", "_results", "_wanted")
-
-    def __init__(
-        self,
-        plane: DataPlane,
-        wanted: Mapping[TopicPartition, int],
-        results: dict[TopicPartition, tuple[int, ErrorCode]],
-        timeout_ms: int,
-        respond: Callable[[Mapping[TopicPartition, tuple[int, ErrorCode]]], None],
-    ) -> None:
-        super().__init__(timeout_ms)
-        self._plane = plane
-        self._wanted = dict(wanted)
-        self._results = results
-        self._respond = respond
-
-    def try_complete(self) -> bool:
-        for topic_partition, offset in list(self._wanted.items()):
-            try:
-                low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
-            except ApiException as e:
-                self._settle(topic_partition, -1, e.code)
-            else:
-                if low_watermark >= offset:
-                    self._settle(topic_partition, low_watermark, ErrorCode.NONE)
-        return not self._wanted and self.force_complete()
-
-    def _settle(self, topic_partition: TopicPartition, low_watermark: int, code: ErrorCode) -> None:
-        del self._wanted[topic_partition]
-        self._results[topic_partition] = low_watermark, code
-
-    def on_complete(self) -> None:
-        for topic_partition in list(self._wanted):
-            try:
-                low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
-            except ApiException:
-                low_watermark = -1
-            self._settle(topic_partition, low_watermark, ErrorCode.REQUEST_TIMED_OUT)
-        self._respond(self._results)
 
 
 def isolation_of(replica_id: int, isolation_level: int) -> Isolation:

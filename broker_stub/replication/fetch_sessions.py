@@ -154,13 +154,20 @@ class FetchContext:
     """What one request asks for. ``session`` is None without one."""
 
     def __init__(
-        self, sessions: FetchSessions, session: FetchSession | None, wanted: Iterable[Wanted], *, is_full: bool
+        self,
+        sessions: FetchSessions,
+        session: FetchSession | None,
+        wanted: Iterable[Wanted],
+        *,
+        is_full: bool,
+        epoch: int | None = None,
     ) -> None:
+        """``epoch``: of the session once it has the request, if that is some time ago."""
         self.session = session
         self.is_full = is_full
         self._sessions = sessions
         self._wanted = wanted
-        self._epoch = _UNKNOWN if session is None else session.epoch
+        self._epoch = epoch or (_UNKNOWN if session is None else session.epoch)
 
     @property
     def has_idle(self) -> bool:
@@ -292,6 +299,26 @@ class FetchSessions:
         known.epoch = next_epoch(epoch)
         self._used(known)
         return FetchContext(self, known, (), is_full=False)
+
+    def in_step(self, session_id: int, epoch: int, replica_id: int, key: Key, now: float) -> FetchSession | None:
+        """A follower's session, if that is its next epoch and all but that partition are idle, and need no look."""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch or session.replica_id != replica_id:
+            return None
+        if len(session.awake) != 1 or key not in session.awake or session_id in self._touched:
+            return None
+        return None if now - session.checked_at >= RECHECK_S or not session.uses_topic_ids else session
+
+    def has_touched(self, session: FetchSession) -> bool:
+        """Whether something happened to partitions that were idle."""
+        return session.id in self._touched
+
+    def used(self, session: FetchSession, key: Key, wanted: Wanted, now: float) -> None:
+        """A request of a session ``in_step``."""
+        session.want(key, wanted)
+        session.epoch = next_epoch(session.epoch)
+        session.last_used = now
+        self._sessions[session.id] = self._sessions.pop(session.id)
 
     def _update(self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         """Rule B4.28."""

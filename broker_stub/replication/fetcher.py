@@ -21,6 +21,7 @@ from kce.broker_stub.errors import ApiException, CorruptMessage
 from kce.broker_stub.log import Log, UnexpectedOffset
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
+from kce.broker_stub.ports import NoTopicSettings, TopicSettings
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import LeaderConnection
 from kce.broker_stub.replication.throttle import ReplicationQuota
@@ -30,7 +31,6 @@ from kce.wire.vocabulary import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_INT32: Final = 2**32
 #: what the leader knows is compared with the logs that often
 RECHECK_S: Final = 30.0
 
@@ -51,8 +51,8 @@ class FetchState:
     topic_id: UUID | None
     #: trio.current_time() until which it is not fetched (rule B5.17)
     delayed_until: float = -math.inf
-    #: whether it had everything that was committed when it was last fetched
-    is_in_sync: bool = False
+    #: how many committed records it lacked when it was last fetched; -1 if that is unknown
+    lag: int = -1
 
     @property
     def last_fetched_epoch(self) -> int:
@@ -72,6 +72,9 @@ class FollowerPort:
     is_held: Callable[[TopicPartition], bool] = lambda partition: False
     #: of what is fetched
     quota: ReplicationQuota = field(default_factory=lambda: ReplicationQuota(1, 1))
+    topic_settings: TopicSettings = field(default_factory=NoTopicSettings)
+    #: so many bytes of a partition were appended
+    fetched: Callable[[TopicPartition, int], None] = lambda partition, size: None
 
 
 class ReplicaFetcher:
@@ -80,6 +83,9 @@ class ReplicaFetcher:
     def __init__(self, leader: int, fetcher_id: int, endpoint: Endpoint, port: FollowerPort) -> None:
         self.leader = leader
         self.endpoint = endpoint
+        self.name = f"ReplicaFetcherThread-{fetcher_id}-{leader}"
+        #: fetches, and bytes of records
+        self.requests = self.bytes = 0
         self.scope = trio.CancelScope()
         self.partitions: dict[TopicPartition, FetchState] = {}
         #: removed after a failure that the next attempt would meet again
@@ -187,7 +193,7 @@ class ReplicaFetcher:
 
     def _must_wait(self, partition: TopicPartition) -> bool:
         """Whether it is throttled, and not in sync (rule B8.11)."""
-        return self._port.quota.is_throttled(partition) and not self.partitions[partition].is_in_sync
+        return self._port.quota.is_throttled(partition) and self.partitions[partition].lag != 0
 
     def _is_fetching(self) -> bool:
         """Whether the leader knows of something that it may still tell."""
@@ -273,6 +279,8 @@ class ReplicaFetcher:
             self._forgotten = forgotten
             return
         answers = await connection.fetch(changed, forgotten, self._port.broker_epoch())
+        self.requests += 1
+        await self._with_settings(answers)
         for partition, data in answers.items():
             state, sent = self.partitions.get(partition), connection.sent.get(partition)
             if state is None or sent is None or partition in self._forgotten or state.offset != sent.offset:
@@ -284,6 +292,14 @@ class ReplicaFetcher:
                 await self._out_of_range(partition, state)
             else:
                 self._refused(partition, state, data.error_code)
+
+    async def _with_settings(self, answers: Mapping[TopicPartition, FetchResponsePartitionData]) -> None:
+        """Returns when the settings of topics that records are to be written to are known."""
+        settings = self._port.topic_settings
+        if settings.unread:
+            topics = {tp.topic for tp, data in answers.items() if data.records and tp.topic in settings.unread}
+            if topics:
+                await settings.read(topics)
 
     def _process(self, partition: TopicPartition, state: FetchState, data: FetchResponsePartitionData) -> None:
         """Rules B5.13, B5.14."""
@@ -297,9 +313,11 @@ class ReplicaFetcher:
             raise PartitionFailed(f"the log ends at {found.log_end_offset}, not at {state.offset}")
         if data.records:
             self._append(state, data)
+            self.bytes += len(data.records)
+            self._port.fetched(partition, len(data.records))
             if self._port.quota.is_throttled(partition):
                 self._port.quota.record(len(data.records))
-        state.is_in_sync = state.offset >= data.high_watermark
+        state.lag = max(0, data.high_watermark - state.offset)
         before = found.high_watermark
         found.set_high_watermark(data.high_watermark)
         if data.log_start_offset > found.log_start_offset:
@@ -376,118 +394,3 @@ class ReplicaFetcher:
         self.partitions.pop(partition, None)
         self._forget(partition)
         self.failed.add(partition)
-
-
-class FetcherManager:
-    """The fetchers of one broker (rules B5.2, B5.3). ``run`` runs them."""
-
-    def __init__(self, port: FollowerPort) -> None:
-        self._port = port
-        self._threads = port.config.num_replica_fetchers
-        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        self._nursery: trio.Nursery | None = None
-
-    @property
-    def failed_partitions(self) -> int:
-        return sum(len(fetcher.failed) for fetcher in self._fetchers.values())
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            for fetcher in self._fetchers.values():
-                nursery.start_soon(fetcher.run)
-            timeout_s = self._port.config.replica_socket_timeout_ms / 1000
-            while True:
-                now = trio.current_time()
-                wake_at = now + timeout_s  # what is asked meanwhile takes longer
-                for fetcher in list(self._fetchers.values()):
-                    wake_at = min(wake_at, await fetcher.give_up_slow(now))
-                await trio.sleep_until(wake_at)
-
-    def follow(
-        self,
-        partition: TopicPartition,
-        log: Log,
-        leader: int,
-        leader_epoch: int,
-        endpoint: Endpoint,
-        topic_id: UUID | None,
-    ) -> None:
-        """Fetch the partition from that leader from now on."""
-        key = leader, fetcher_id(partition, self._threads)
-        fetcher = self._fetchers.get(key)
-        if fetcher is not None and fetcher.endpoint != endpoint:
-            fetcher.scope.cancel()
-            moved = fetcher.partitions
-            fetcher = self._start(key, endpoint)
-            fetcher.partitions = moved
-            for one in moved:
-                fetcher.reconsider(one)
-        elif fetcher is None:
-            fetcher = self._start(key, endpoint)
-        for other in self._fetchers.values():
-            if other is not fetcher and (partition in other.partitions or partition in other.failed):
-                other.remove([partition])
-        fetcher.add(partition, log, leader_epoch, topic_id)
-
-    def _start(self, key: tuple[int, int], endpoint: Endpoint) -> ReplicaFetcher:
-        leader, number = key
-        fetcher = self._fetchers[key] = ReplicaFetcher(leader, number, endpoint, self._port)
-        if self._nursery is not None:
-            self._nursery.start_soon(fetcher.run)
-        return fetcher
-
-    def resize(self, threads: int) -> None:
-        """`num.replica.fetchers` is this from now on: every partition goes to the fetcher of its new id."""
-        if threads == self._threads:
-            return
-        self._threads = threads
-        former, self._fetchers = self._fetchers, {}
-        for (leader, _), fetcher in former.items():
-            fetcher.scope.cancel()
-            for partition in (*fetcher.partitions, *fetcher.failed):
-                key = leader, fetcher_id(partition, threads)
-                successor = self._fetchers.get(key) or self._start(key, fetcher.endpoint)
-                if partition in fetcher.failed:
-                    successor.failed.add(partition)
-                else:
-                    successor.partitions[partition] = fetcher.partitions[partition]
-                    successor.reconsider(partition)
-
-    def update_topic_id(self, partition: TopicPartition, topic_id: UUID | None) -> None:
-        for fetcher in self._fetchers.values():
-            fetcher.update_topic_id(partition, topic_id)
-
-    def replace_log(self, partition: TopicPartition, log: Log) -> None:
-        for fetcher in self._fetchers.values():
-            fetcher.replace_log(partition, log)
-
-    def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these no more."""
-        stopped = list(partitions)
-        for fetcher in self._fetchers.values():
-            fetcher.remove(stopped)
-
-    def stop_idle(self) -> None:
-        """End the tasks without partitions."""
-        for key, fetcher in list(self._fetchers.items()):
-            if not fetcher.partitions and not fetcher.failed:
-                fetcher.scope.cancel()
-                del self._fetchers[key]
-
-    def reconsider(self, partition: TopicPartition) -> None:
-        """It is held now, or not any more."""
-        for fetcher in self._fetchers.values():
-            fetcher.reconsider(partition)
-
-
-def fetcher_id(partition: TopicPartition, fetchers: int) -> int:
-    """Rule B5.2: by Java's hash of the topic."""
-    value = 0
-    for unit in memoryview(partition.topic.encode("utf-16-be")).cast("B").tolist()[1::2]:
-        value = (31 * value + unit) % _INT32
-    mixed = (31 * value + partition.partition) % _INT32
-    signed = mixed - _INT32 if mixed >= _INT32 // 2 else mixed
-    return abs(signed) % fetchers

@@ -10,6 +10,7 @@ from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from kce.wire import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartitionData, FetchTopic, ForgottenTopic
 from kce.wire.control import NO_TOPIC_ID
+from kce.wire.single_fetch import MOST
 from kce.wire.vocabulary import TopicPartition, by_topic
 
 #: the first version of Fetch with topic ids, and with sessions
@@ -75,18 +76,25 @@ class FollowerSession:
         )
         return request, version
 
-    def only_change(
+    def changes_of_a_topic(
         self, changed: Mapping[TopicPartition, FollowerFetch], forgotten: Collection[TopicPartition], version: int
-    ) -> tuple[TopicPartition, FollowerFetch] | None:
-        """The one partition that the next request lists, if it goes by id and says nothing else. It is sent then."""
-        if len(changed) != 1 or forgotten or self._epoch == INITIAL_EPOCH or version != self._version:
+    ) -> dict[TopicPartition, FollowerFetch] | None:
+        """The partitions that the next request lists, if they are of one topic, which goes by its id as before, and it
+        says nothing else. They are sent then."""
+        if forgotten or self._epoch == INITIAL_EPOCH or version != self._version:
             return None
-        ((partition, fetch),) = changed.items()
-        known = self.sent.get(partition)
-        if known is None or known == fetch or known.topic_id != fetch.topic_id:
+        sent = self.sent
+        listed = {partition: fetch for partition, fetch in changed.items() if sent.get(partition) != fetch}
+        if not 0 < len(listed) <= MOST:
             return None
-        self.sent[partition] = fetch
-        return partition, fetch
+        first = next(iter(listed))
+        topic_id = listed[first].topic_id
+        for partition, fetch in listed.items():
+            known = sent.get(partition)
+            if known is None or partition.topic != first.topic or not known.topic_id == fetch.topic_id == topic_id:
+                return None
+        sent.update(listed)
+        return listed
 
     @property
     def id_and_epoch(self) -> tuple[int, int]:

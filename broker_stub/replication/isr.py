@@ -22,6 +22,12 @@ class ItemSubmitter(Protocol):
     def submit(self, item: AlterPartitionItem, callback: Callback) -> bool: ...
 
 
+class HostedPartitions(Protocol):
+    """The part of ReplicaManager that this module uses."""
+
+    partitions: dict[TopicPartition, Partition]
+
+
 class FollowersCatchUp:
     """A follower joins when it has what the ISR has, and leaves when it has lacked something for too long.
 
@@ -33,6 +39,7 @@ class FollowersCatchUp:
         self,
         metadata_cache: MetadataCache,
         alter_partition_manager: ItemSubmitter,
+        hosted: Callable[[], HostedPartitions],
         *,
         max_lag_ms: int,
         isr_changed: Callable[[Partition], None] = lambda partition: None,
@@ -41,7 +48,7 @@ class FollowersCatchUp:
         self._alter_partition_manager = alter_partition_manager
         self._max_lag_ms = max_lag_ms
         self.isr_changed = isr_changed
-        self._led: dict[TopicPartition, Partition] = {}
+        self._hosted = hosted
         #: committed and refused changes (rule 12.10)
         self.expands = 0
         self.shrinks = 0
@@ -49,10 +56,7 @@ class FollowersCatchUp:
 
     def partition_changed(self, partition: Partition) -> None:
         if partition.is_leader:
-            self._led[partition.topic_partition] = partition
             self.shrink_laggards(partition)
-        else:
-            self._led.pop(partition.topic_partition, None)
 
     def metadata_changed(self, controller_epoch: int) -> None:
         """Only what followers fetch counts."""
@@ -66,7 +70,7 @@ class FollowersCatchUp:
         """Look for lagging followers, every half of the lag (rule 9.43). Until cancelled."""
         while True:
             await trio.sleep(self._max_lag_ms / 2000)
-            for partition in list(self._led.values()):
+            for partition in list(self._hosted().partitions.values()):
                 self.shrink(partition)
 
     def shrink_laggards(self, partition: Partition) -> None:

@@ -31,7 +31,7 @@ from kce.wire import (
     ReplicaState,
     error_name,
 )
-from kce.wire.single_fetch import REQUESTS, SingleFetch, decode_response
+from kce.wire.single_fetch import REQUESTS, Asked, decode_response, encode_request
 from kce.wire.transport import ConnectionLost, Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition, by_topic
 
@@ -120,9 +120,9 @@ class LeaderConnection:
         Partitions of which the leader has nothing to say are missing from the answer (rule B4.29).
         """
         config, session, latest = self._config, self._session, self._fetch_version
-        only = session.only_change(changed, forgotten, latest) if latest in REQUESTS else None
-        if only is not None:
-            return await self._fetch_one(*only, broker_epoch)
+        listed = session.changes_of_a_topic(changed, forgotten, latest) if latest in REQUESTS else None
+        if listed is not None:
+            return await self._fetch_of_a_topic(listed, broker_epoch)
         request, version = session.request(changed, forgotten, latest)
         has_state = version >= _REPLICA_STATE_SINCE
         response = await self._request(
@@ -140,25 +140,33 @@ class LeaderConnection:
         )
         return await self._answered(response, version)
 
-    async def _fetch_one(
-        self, partition: TopicPartition, fetch: FollowerFetch, broker_epoch: int
+    async def _fetch_of_a_topic(
+        self, listed: Mapping[TopicPartition, FollowerFetch], broker_epoch: int
     ) -> dict[TopicPartition, FetchResponsePartitionData]:
-        """``fetch`` of a session in which nothing else has changed."""
-        config, version, topic_id = self._config, self._fetch_version, fetch.topic_id
+        """Fetch in a session in which nothing but ``listed``, of one topic, has changed."""
+        config, version = self._config, self._fetch_version
+        topic = next(iter(listed)).topic
+        topic_id = next(iter(listed.values())).topic_id
         assert topic_id is not None
-        request = SingleFetch(
-            config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes, config.replica_fetch_response_max_bytes,
-            *self._session.id_and_epoch, topic_id, partition.partition, fetch.leader_epoch, fetch.offset,
-            fetch.last_fetched_epoch, fetch.log_start_offset, config.replica_fetch_max_bytes, config.broker_id,
-            broker_epoch,
-        )  # fmt: skip
+        asked = [
+            Asked(
+                partition.partition, fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch,
+                fetch.log_start_offset, config.replica_fetch_max_bytes,
+            )
+            for partition, fetch in listed.items()
+        ]  # fmt: skip
 
         def encode(correlation_id: int) -> bytes:
-            return request.encode(api_version=version, correlation_id=correlation_id, client_id=self._encoded_client_id)
+            return encode_request(
+                config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes,
+                config.replica_fetch_response_max_bytes, *self._session.id_and_epoch, topic_id, asked,
+                config.broker_id, broker_epoch, api_version=version, correlation_id=correlation_id,
+                client_id=self._encoded_client_id,
+            )  # fmt: skip
 
-        async def ask(client: NodeClient) -> tuple[int, FetchResponsePartitionData] | wire.Message:
+        async def ask(client: NodeClient) -> tuple[int, list[FetchResponsePartitionData]] | wire.Message:
             frame = await client.exchange(encode)
-            found = decode_response(frame, topic_id, partition.partition)
+            found = decode_response(frame, topic_id)
             if found is not None:
                 return found
             return wire.decode_response(frame, api_key=FetchRequest.__api_key__, api_version=version)[1]
@@ -166,9 +174,9 @@ class LeaderConnection:
         response = await self._ask(ask)
         if not isinstance(response, tuple):
             return await self._answered(response, version)
-        session_id, data = response
+        session_id, found = response
         self._session.answered(session_id)
-        return {partition: data}
+        return {TopicPartition(topic, data.partition_index): data for data in found}
 
     async def _answered(self, response: object, version: int) -> dict[TopicPartition, FetchResponsePartitionData]:
         assert isinstance(response, FetchResponse)

@@ -14,9 +14,11 @@ from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.ports import NoTopicSettings, TopicSettings
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
-from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
+from kce.broker_stub.replication.fetcher import FollowerPort
+from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.broker_stub.replication.isr import FollowersCatchUp, ItemSubmitter
 from kce.broker_stub.replication.log_dir_moves import LogDirMoves
 from kce.broker_stub.replication.throttle import ReplicationQuotas
@@ -44,13 +46,14 @@ class Replication:
         broker_epoch: Callable[[], int],
         random: Random,
         quotas: ReplicationQuotas,
+        topic_settings: TopicSettings | None = None,
     ) -> None:
         self._listener = config.inter_broker_listener_name
         self._metadata_cache = metadata_cache
         self.quotas = quotas
         #: of every request that waits; ``run`` runs it
         self.timer = Timer()
-        self.isr = FollowersCatchUp(metadata_cache, submitter, max_lag_ms=config.replica_lag_time_max_ms)
+        self.isr = FollowersCatchUp(metadata_cache, submitter, hosted, max_lag_ms=config.replica_lag_time_max_ms)
         self.data_plane = DataPlane(
             hosted,
             metadata_cache,
@@ -80,6 +83,8 @@ class Replication:
                 self.data_plane.high_watermark_moved,
                 self._is_held,
                 self.quotas.follower,
+                topic_settings or NoTopicSettings(),
+                self._fetched,
             )
         )
 
@@ -155,6 +160,11 @@ class Replication:
             self.fetchers.reconsider(partition)
         elif hosted.is_leader:
             self.isr.shrink_laggards(hosted)
+
+    def _fetched(self, partition: TopicPartition, size: int) -> None:
+        hosted = self._hosted().partitions.get(partition)
+        if hosted is not None and self._broker_id in hosted.adding_replicas:
+            self.data_plane.reassignment_bytes_in += size
 
     def _is_held(self, partition: TopicPartition) -> bool:
         return self._broker_id in self.laggards.get(partition, ())

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple, Protocol
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, Refused, VerificationFailed
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane, Produced
+from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.transactions.verifier import Errors, OnVerified
 from kce.wire import ErrorCode
 from kce.wire.batch_header import BatchHeader, read_headers

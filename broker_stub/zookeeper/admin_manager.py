@@ -67,7 +67,7 @@ class ZkAdminManager:
         results: list[CreatableTopicResult] = []
         rest = deque(topics)
         while rest:
-            taken = await admin.TakenNames.read(self._zk)
+            taken = await self._taken_names(topics, validate_only=validate_only)
             new: dict[str, admin.NewTopic] = {}
             begin = len(results)
             metric_names, partitions = set(), 0
@@ -87,6 +87,11 @@ class ZkAdminManager:
                 at = next(i for i in range(begin, len(results)) if results[i].name == topic_name)
                 results[at] = _refused(topic_name, error)
         return results
+
+    async def _taken_names(self, topics: Sequence[CreatableTopic], *, validate_only: bool) -> admin.TakenNames:
+        if validate_only:
+            return await admin.TakenNames.read(self._zk)
+        return await admin.TakenNames.for_creation(self._zk, (topic.name for topic in topics))
 
     def _plan_topic(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -46,6 +46,16 @@ _JOBS_AT_ONCE = 4
 T = TypeVar("T")
 
 
+class Span(NamedTuple):
+    """From a time, inclusive, to another, exclusive, in ns since 1970."""
+
+    since_ns: int | None = None
+    until_ns: int | None = None
+
+
+ALWAYS = Span()
+
+
 def analyze(
     paths: Iterable[str | os.PathLike[str]],
     *,
@@ -57,6 +67,7 @@ def analyze(
     evidence: bool = False,
     payloads: bool = False,
     ports: Ports = NO_PORTS,
+    span: Span = ALWAYS,
     master: str | None = None,
     event_log: str | os.PathLike[str] | None = None,
     thresholds: Thresholds = THRESHOLDS,
@@ -71,10 +82,12 @@ def analyze(
     ``report`` is a file to write in one of ``captures.spark.exports.FORMS``; ``out`` is a folder for Parquet, empty
     unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means
     all). ``evidence`` adds the decoded requests that findings cite, ``payloads`` also their records and secrets.
-    With ``ports`` (``captures.exchanges.ports``), only connections to these. ``event_log`` is a folder for Spark's
-    event log. ``spark`` is a session to use; by default one is started, on this machine or on the cluster
-    ``master``, and stopped. ``thresholds`` decide which findings are warnings. ``progress`` is called with each
-    step. Raises CaptureError for a file that is no capture or has no Kafka traffic.
+    With ``ports`` (``captures.exchanges.ports``), only connections to these. Of ``span``, only requests that were sent
+    in it and connections that were open; who listens where, and the quality, is of the whole captures. ``event_log``
+    is a folder for Spark's event log. ``spark`` is a session to use; by default one is started, on this machine or on
+    the cluster ``master``, and stopped. ``thresholds`` decide which findings are warnings. ``progress`` is called with
+    each step. Raises CaptureError for a file that is no capture or has no Kafka traffic, and for a span without
+    requests.
     """
     names = expand(paths)
     if not names:
@@ -103,7 +116,7 @@ def analyze(
         progress("reading and reassembling")
         decoded = None if decoding is None else decoding.result()
         try:
-            job = _Job(spark, names, progress, stack, kind, ports, thresholds, decoded)
+            job = _Job(spark, names, progress, stack, kind, ports, span, thresholds, decoded)
             found = job.run(only or ANALYSES, out)
         except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
@@ -115,13 +128,14 @@ def analyze(
 
 
 def analyze_both(
-    before: str, after: str, *, only: Collection[str] = (), ports: Ports = NO_PORTS, master: str | None = None,
-    thresholds: Thresholds = THRESHOLDS, progress: Callable[[str], None] = lambda step: None,
+    before: str, after: str, *, only: Collection[str] = (), ports: Ports = NO_PORTS, span: Span = ALWAYS,
+    master: str | None = None, thresholds: Thresholds = THRESHOLDS,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> Comparison:  # fmt: skip
     """Two captures in one session, compared. Each may be a glob. Raises CaptureError."""
     found = []
     for _, each in analyze_each(
-        [before, after], only=only, ports=ports, master=master, thresholds=thresholds, progress=progress
+        [before, after], only=only, ports=ports, span=span, master=master, thresholds=thresholds, progress=progress
     ):
         if isinstance(each, CaptureError):
             raise each
@@ -171,12 +185,14 @@ class _Job:
         stack: contextlib.ExitStack,
         evidence: Evidence,
         ports: Ports,
+        span: Span,
         thresholds: Thresholds,
         decoded: pa.Table | None,
     ) -> None:
         self._names = names
         self._thresholds = thresholds
         self._ports = ports
+        self._span = span
         self._progress = progress
         self._evidence = evidence
         self._stack = stack
@@ -197,14 +213,15 @@ class _Job:
         quality = self._quality()
         self._progress("analysing")
         endpoints = self._keep(reassembly.endpoints(self._decoded))
+        decoded = self._in_span()
         with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
             exchanges, partitions, live_brokers, connections = pool.map(
                 self._keep,
                 (
-                    reassembly.at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports),
-                    reassembly.at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports),
-                    reassembly.live_brokers(self._decoded),
-                    reassembly.connections(self._decoded),
+                    reassembly.at_listeners(reassembly.exchanges(decoded), endpoints, self._ports),
+                    reassembly.at_listeners(reassembly.partitions(decoded), endpoints, self._ports),
+                    reassembly.live_brokers(decoded),
+                    reassembly.connections(decoded),
                 ),
             )
         frames = inputs.frames(exchanges, partitions, live_brokers, connections, self._keep, is_long=not self._small)
@@ -242,6 +259,21 @@ class _Job:
             .orderBy("file", "packet")
         )
         return _rows(findings.Exchange, shown.toArrow())
+
+    def _in_span(self) -> DataFrame:
+        """Raises CaptureError for a span without requests."""
+        since_ns, until_ns = self._span
+        decoded = self._decoded
+        if since_ns is not None:
+            since = f.timestamp_micros(f.lit(since_ns // 1000))
+            decoded = decoded.where(f.coalesce("time", "tcp.last_time") >= since)
+        if until_ns is not None:
+            until = f.timestamp_micros(f.lit(until_ns // 1000))
+            decoded = decoded.where(f.coalesce("time", "tcp.first_time") < until)
+        if self._span != ALWAYS and decoded.where("time is not null").isEmpty():
+            ((first, last),) = self._decoded.select(*(g("time").cast("string") for g in (f.min, f.max))).collect()
+            raise CaptureError(f"no request in that time; there are requests from {first} to {last} UTC")
+        return decoded
 
     def _quality(self) -> Quality:
         """The counts; without a table, the first action of the job."""

@@ -116,9 +116,12 @@ def local_session(
             .config("spark.sql.execution.arrow.maxBytesPerBatch", str(16 * 1024 * 1024))
         )
         if brief or is_local:
-            builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
+            # of little data, a second partition costs more than it gains
+            builder = builder.config("spark.sql.shuffle.partitions", "1" if brief else str(os.cpu_count() or 1))
         if brief:
             builder = builder.config("spark.executor.extraJavaOptions", BRIEF_JVM)
+            # each sort and each aggregation takes a page, by default of 8 MB or more, for few rows
+            builder = builder.config("spark.buffer.pageSize", "1m")
         if master is not None:
             builder = builder.master(master)
             if _LOOPBACK.search(master):  # executors elsewhere must reach the driver

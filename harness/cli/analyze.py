@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from kce.captures.exchanges import selection
 from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import printable
 from kce.extras import SPARK, require
-from kce.harness.cli.options import ports_option
+from kce.harness.cli.options import parsed, ports_option
 from kce.harness.interrupts import remove_on_exit, temporary_files
 from kce.harness.java import find_java
 
@@ -39,6 +40,7 @@ Examples:
   kce analyze incident.pcapng --format markdown > incident.md
   kce analyze before.pcapng after.pcapng --compare --report comparison.html
   kce analyze --each *.pcapng --report reports/
+  kce analyze day.pcapng --since 2026-11-21T02:45:22 --until 2026-11-21T02:50
 
 The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
 traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
@@ -83,6 +85,13 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     help="Analyse each of FILES by itself, one after the other in one session of Spark: only the first waits for its "
     "start. --report is then a folder, for a report of each.",
 )  # fmt: skip
+@click.option(
+    "--since", "since_ns", metavar="TIME", callback=parsed(selection.time_ns),
+    help="Only requests from this time on (ISO 8601, UTC if it names no zone).",
+)  # fmt: skip
+@click.option(
+    "--until", "until_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only requests before this time."
+)
 @ports_option
 @click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
@@ -98,6 +107,8 @@ def analyze(
     thresholds: tuple[str, ...],
     comparing: bool,
     each: bool,
+    since_ns: int | None,
+    until_ns: int | None,
     ports: Ports,
     show_payloads: bool,
     master: str | None,
@@ -124,15 +135,17 @@ def analyze(
     from kce.captures.spark import analyze as run  # slow to import
     from kce.captures.spark.analyses import ANALYSES
     from kce.captures.spark.exports import rendered
+    from kce.captures.spark.job import Span
     from kce.captures.spark.text import print_findings
 
+    span = Span(since_ns, until_ns)
     if unknown := [name for name in only if name not in ANALYSES]:
         raise click.UsageError(f"--only {unknown[0]}: no such analysis; there are {', '.join(ANALYSES)}")
     if comparing:
-        return _compare(files[0], files[1], report, form, fail_on, only=only, ports=ports, master=master,
+        return _compare(files[0], files[1], report, form, fail_on, only=only, ports=ports, span=span, master=master,
                         thresholds=_thresholds(thresholds))  # fmt: skip
     if each:
-        return _each(files, report, form or "html", fail_on, only=only, ports=ports, master=master,
+        return _each(files, report, form or "html", fail_on, only=only, ports=ports, span=span, master=master,
                      payloads=show_payloads, thresholds=_thresholds(thresholds))  # fmt: skip
     # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
     with (
@@ -143,8 +156,8 @@ def analyze(
     ):
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
-            only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
-            event_log=event_log, progress=progress, thresholds=_thresholds(thresholds),
+            only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, span=span,
+            master=master, event_log=event_log, progress=progress, thresholds=_thresholds(thresholds),
         )  # fmt: skip
     if report is None and form in ("html", "json", "markdown"):
         click.echo(rendered(findings, form), nl=False)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 import click
 
@@ -28,7 +28,7 @@ from kce.captures.files.pcap import CaptureFile
 from kce.captures.tcp.incident import Incident
 from kce.captures.tcp.tls import Decrypted
 from kce.extras import MissingExtra
-from kce.harness.cli.options import ports_option
+from kce.harness.cli.options import parsed, ports_option
 
 if TYPE_CHECKING:
     from kce.captures.fast.messages import BulkDecoder
@@ -46,20 +46,6 @@ _PROGRESS_EVERY_S = 0.1
 _FILE = "-"
 
 T = TypeVar("T")
-
-
-def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that parses an option's values; a ValueError of ``parse`` is a usage error."""
-
-    def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
-        try:
-            if isinstance(value, tuple):
-                return tuple(parse(text) for text in value)
-            return None if value is None else parse(value)
-        except ValueError as e:
-            raise click.BadParameter(str(e)) from None
-
-    return convert
 
 
 @click.command(
@@ -80,7 +66,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies.")
 @click.option(
-    "--api", "apis", multiple=True, metavar="NAME", callback=each(selection.api_key),
+    "--api", "apis", multiple=True, metavar="NAME", callback=parsed(selection.api_key),
     help="Only this API, such as LeaderAndIsr, in any case; may be repeated.",
 )  # fmt: skip
 @click.option(
@@ -88,10 +74,10 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
     help="Only requests to this broker and its responses; may be repeated. Ids are learnt from UpdateMetadata.",
 )  # fmt: skip
 @click.option(
-    "--since", "since_ns", metavar="TIME", callback=each(selection.time_ns),
+    "--since", "since_ns", metavar="TIME", callback=parsed(selection.time_ns),
     help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
-@click.option("--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
+@click.option("--until", "until_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only before this time.")
 @click.option(
     "--summary", is_flag=True, help="Print counts by API, controllers by epoch and brokers instead of messages."
 )

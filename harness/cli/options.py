@@ -27,6 +27,20 @@ CONNECTION_TIMEOUT_MS = 6_000
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def parsed(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that parses an option's values; a ValueError of ``parse`` is a usage error."""
+
+    def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
+        try:
+            if isinstance(value, tuple):
+                return tuple(parse(text) for text in value)
+            return None if value is None else parse(value)
+        except ValueError as e:
+            raise click.BadParameter(str(e)) from None
+
+    return convert
+
+
 def cluster_option(function: F) -> F:
     return click.option(
         "--cluster",

@@ -29,9 +29,16 @@ from kce.captures.replay.restarts import Restart, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
 from kce.harness import interrupts
-from kce.harness.cli.captures import closing, each, opened
+from kce.harness.cli.captures import closing, opened
 from kce.harness.cli.impersonate import be_broker
-from kce.harness.cli.options import cluster_option, command_config_option, connected, ports_option, zookeeper_option
+from kce.harness.cli.options import (
+    cluster_option,
+    command_config_option,
+    connected,
+    parsed,
+    ports_option,
+    zookeeper_option,
+)
 from kce.harness.client_security import ClientSecurity
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.errors import HarnessError
@@ -77,12 +84,12 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 @click.option(
     "--connection", type=int, metavar="N", help="Only the recorded connection with this number (see kce decode --json)."
 )
-@click.option("--api", "apis", multiple=True, metavar="NAME", callback=each(selection.api_key), help="Only this API.")
+@click.option("--api", "apis", multiple=True, metavar="NAME", callback=parsed(selection.api_key), help="Only this API.")
 @click.option(
-    "--since", "since_ns", metavar="TIME", callback=each(selection.time_ns), help="Only requests from this time on."
+    "--since", "since_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only requests from this time on."
 )
 @click.option(
-    "--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only requests before this time."
+    "--until", "until_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only requests before this time."
 )
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="2 is twice as fast.")
 @click.option(

@@ -14,7 +14,7 @@ from uuid import UUID
 import trio
 
 from kce.broker_stub.disk import Disk
-from kce.broker_stub.ports import Address
+from kce.broker_stub.ports import Address, InTurn
 from kce.harness.background import BackgroundTasks
 from kce.harness.world.machine import Machine
 from kce.wire.payload import Part
@@ -50,8 +50,12 @@ class PartsStream(trio.abc.Stream):
         """How many bytes were sent; none while a task is sending. Raises trio.BrokenResourceError."""
 
     @abstractmethod
-    async def wait_for_input(self) -> None:
-        """Until ``receive_some`` need not wait, or ``stop_waiting`` is called. Raises trio.ClosedResourceError."""
+    def receive_nowait(self, max_bytes: int) -> bytes | None:
+        """What has come, b"" at the end; None if nothing has. Raises trio.BrokenResourceError."""
+
+    @abstractmethod
+    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+        """See `kce.broker_stub.ports.Link`. Raises trio.ClosedResourceError."""
 
     @abstractmethod
     def stop_waiting(self) -> None:

@@ -7,10 +7,13 @@ without end must yield by itself, as the reactor does (`broker_stub.reactor.turn
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import outcome
 import trio
 
+from kce.broker_stub.ports import InTurn
+from kce.harness.world.input_poller import IS_AVAILABLE, InputPoller, input_poller
 from kce.harness.world.port import PartsStream
 from kce.harness.world.real_disk import RealSlice
 from kce.wire.payload import Part
@@ -29,36 +32,64 @@ class TcpStream(PartsStream):
         sock.setblocking(False)
         self.socket = sock
         self._sending = False
-        #: somebody has waited for it already
-        self._has_input = False
+        #: once it is used
+        self._poller: InputPoller | None = None
+        #: the task in ``wait_for_input``
+        self._waiting: trio.lowlevel.Task | None = None
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while True:
             self._check_open()
-            if self._has_input:
-                self._has_input = False
-            else:
-                await trio.lowlevel.wait_readable(self.socket)
-            try:
-                return self.socket.recv(max_bytes or DEFAULT_RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as e:
-                raise self._error(e) from e
+            await trio.lowlevel.wait_readable(self.socket)
+            if (data := self.receive_nowait(max_bytes or DEFAULT_RECEIVE_BYTES)) is not None:
+                return data
 
-    async def wait_for_input(self) -> None:
+    def receive_nowait(self, max_bytes: int) -> bytes | None:
+        """See `PartsStream`."""
+        try:
+            return self.socket.recv(max_bytes)
+        except BlockingIOError:
+            return None
+        except OSError as e:
+            raise self._error(e) from e
+
+    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
         """See `PartsStream`."""
         self._check_open()
-        try:
-            await trio.lowlevel.wait_readable(self.socket)
-        except trio.ClosedResourceError:
-            self._check_open()
-        else:
-            self._has_input = True
+        if not IS_AVAILABLE:
+            return
+        fd, poller = self.socket.fileno(), self._poller or input_poller()
+
+        def called() -> None:
+            in_turn(serve)
+
+        def serve() -> None:
+            if self._waiting is None:
+                return
+            if on_input():
+                poller.wait(fd, called)
+            else:
+                self.stop_waiting()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._waiting = None
+            poller.stop(fd)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        poller.wait(fd, called)
+        self._poller, self._waiting = poller, trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
     def stop_waiting(self) -> None:
         """See `PartsStream`."""
-        trio.lowlevel.notify_closing(self.socket)
+        self._end_wait(outcome.Value(None))
+
+    def _end_wait(self, result: outcome.Outcome[None]) -> None:
+        if self._waiting is not None:
+            assert self._poller is not None
+            self._poller.stop(self.socket.fileno())
+            trio.lowlevel.reschedule(self._waiting, result)
+            self._waiting = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         self._begin_sending()
@@ -148,6 +179,9 @@ class TcpStream(PartsStream):
 
     def close(self) -> None:
         if self.socket.fileno() != -1:
+            self._end_wait(outcome.Error(trio.ClosedResourceError("this socket was closed")))
+            if self._poller is not None:
+                self._poller.forget(self.socket.fileno())
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import trio
-import trio.testing
 from trio._core import _run
 
 
@@ -41,6 +40,8 @@ def _seeded_scheduling(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _virtual_clock() -> Iterator[None]:
+    import trio.testing  # it imports pytest where that is installed, which takes a node a third of its start
+
     runner = _run.GLOBAL_RUN_CONTEXT.runner
     real = runner.clock
     if isinstance(real, trio.testing.MockClock):

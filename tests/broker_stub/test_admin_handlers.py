@@ -238,6 +238,14 @@ async def test_validate_only_does_not_wait(node) -> None:  # rule 10.6
     assert results(await node.ask(more, 3)) == {"a": ErrorCode.NONE}
 
 
+async def test_a_topic_that_is_being_deleted_is_not_created(node) -> None:  # rule 10.5
+    node.services.controller.deleting = {"new"}
+    answer = await node.ask(wire.CreateTopicsRequest(topics=(creatable("new"),), timeout_ms=0), 7)
+    (result,) = answer.topics
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert result.error_message == "Topic 'new' is marked for deletion."
+
+
 async def test_create_partitions_refuses_topics_that_are_being_deleted(node) -> None:  # rule 10.12
     node.services.controller.deleting = {"a"}
     topics = tuple(wire.CreatePartitionsTopic(name=name, count=2) for name in ("a", "b", "b"))

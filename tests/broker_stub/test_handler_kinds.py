@@ -11,15 +11,18 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.handlers import delete_records, produce
 from kce.broker_stub.handlers.base import (
     STEPS_AT_ONCE,
     Answer,
+    Handler,
     answering,
     answering_in_steps,
     answering_later,
     respond_to,
+    with_settings,
 )
-from kce.wire import HeartbeatResponse
+from kce.wire import DeleteRecordsRequest, DeleteRecordsTopic, HeartbeatResponse, ProduceRequest, TopicProduceData
 from kce.wire.steps import Steps
 
 MESSAGE, ANSWER = object(), HeartbeatResponse(error_code=5)
@@ -124,3 +127,44 @@ async def test_an_answer_that_is_given_later(error: Exception | None, caplog: py
         ready.set()
     assert asked.done == [error or (ANSWER, None)]
     assert caplog.messages == (["the request failed"] if isinstance(error, ValueError) else [])
+
+
+async def test_what_depends_on_settings_has_them_read_first() -> None:
+    done: list[object] = []
+
+    class Settings:
+        unread = frozenset("ab")
+
+        async def read(self, topics: set[str]) -> None:
+            await trio.lowlevel.checkpoint()
+            done.append(topics)
+
+    def handle(request: Any, message: Any, services: Any) -> None:
+        done.append(message)
+
+    services: Any = SimpleNamespace(topic_settings=Settings())
+    handler = with_settings(handle, lambda message: message)
+    request: Any = Asked()
+    known: Any = ["c", "d"]
+    assert handler(request, known, services) is None
+    assert done == [known]
+    new: Any = ["a", "c"]
+    waits = handler(request, new, services)
+    assert done == [known]
+    assert waits is not None
+    await waits
+    assert done == [known, {"a"}, new]
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (produce.HANDLER, ProduceRequest(topic_data=(TopicProduceData(name="a"),))),
+        (delete_records.HANDLER, DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="a"),))),
+    ],
+)
+def test_requests_that_depend_on_settings(handler: Handler[Any], message: Any) -> None:
+    services: Any = SimpleNamespace(topic_settings=SimpleNamespace(unread={"a"}))
+    request: Any = None
+    waits: Any = handler.handle(request, message, services)
+    waits.close()

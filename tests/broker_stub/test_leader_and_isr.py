@@ -18,6 +18,8 @@ from kce import wire
 from kce.broker_stub import TopicPartition
 from kce.broker_stub.handlers.kafka_apis import KafkaApis
 from kce.broker_stub.handlers.leader_and_isr import HANDLER
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
+from kce.broker_stub.ports import NoTopicSettings
 from kce.wire import ErrorCode
 from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import (
@@ -410,35 +412,44 @@ async def test_each_decision_is_logged_in_the_state_change_log(caplog) -> None:
     assert "UpdateMetadata of controller 9 epoch 1" in third
 
 
-async def test_a_request_that_no_handler_takes_prepares_nothing(recwarn: pytest.WarningsRecorder) -> None:
+class Settings(NoTopicSettings):
+    """``done``: what is to be read soon, and what is read first."""
+
+    def __init__(self, node: Node) -> None:
+        self.done: list[object] = []
+        self._hosted = node.replicas.partitions
+        node.services = replace(node.services, topic_settings=self)
+        node.apis = KafkaApis(node.services)
+
+    def expect(self, topics: Collection[str]) -> None:
+        if topics:
+            self.done.append(set(topics))
+
+    async def read(self, topics: Collection[str]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.done.append((*topics, len(self._hosted)))
+
+
+async def test_a_request_that_no_handler_takes_reads_no_settings(recwarn: pytest.WarningsRecorder) -> None:
     """Its connection ended before."""
-
-    async def prepare(topics: Collection[str]) -> None:
-        raise AssertionError
-
     node = Node()
-    services: Any = replace(node.services, prepare_topics=prepare)
-    message: Any = leader_and_isr(lai_state(replicas=(1,), isr=(1,)))
+    settings = Settings(node)
+    message: Any = leader_and_isr(lai_state(replicas=(1,), isr=(1,)), topic=GROUP_METADATA_TOPIC)
     request: Any = None
-    waits: Any = HANDLER.handle(request, message, services)
+    waits: Any = HANDLER.handle(request, message, node.services)
     waits.close()
     del waits
     gc.collect()
     assert [warning.message for warning in recwarn.list] == []  # of a coroutine that was never awaited
+    assert settings.done == [{GROUP_METADATA_TOPIC}]
 
 
-async def test_settings_of_new_topics_are_read_first() -> None:
-    prepared: list[set[str]] = []
-
-    async def prepare(topics: Collection[str]) -> None:
-        await trio.lowlevel.checkpoint()
-        assert not node.replicas.partitions or prepared
-        prepared.append(set(topics))
-
+async def test_settings_of_new_topics_are_read_soon_and_those_of_internal_ones_first() -> None:
     node = Node()
-    node.apis = KafkaApis(replace(node.services, prepare_topics=prepare))
-    for _ in range(2):  # of topics that are hosted they are known
-        answer = await node.ask(leader_and_isr(lai_state(replicas=(1,), isr=(1,))))
-        assert answer.error_code == 0
-        assert prepared == [{"a"}]
+    settings = Settings(node)
+    for topic, topic_id in ((GROUP_METADATA_TOPIC, ID_B), ("a", ID_A)):
+        for _ in range(2):  # of topics that are hosted they are known
+            answer = await node.ask(leader_and_isr(lai_state(replicas=(1,), isr=(1,)), topic=topic, topic_id=topic_id))
+            assert answer.error_code == 0
+    assert settings.done == [{GROUP_METADATA_TOPIC}, (GROUP_METADATA_TOPIC, 0), {"a"}]
     assert node.partition().is_leader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kce.broker_stub import Broker, TopicPartition
@@ -17,7 +18,8 @@ from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.sampled import now_ms
 from kce.metrics import Histogram
-from tests.broker_stub.log.support import marker, produced
+from kce.wire.vocabulary import Endpoint
+from tests.broker_stub.log.support import a_log, marker, produced
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.support import config, lai_state, leader_and_isr, make_broker, update_metadata
 
@@ -192,12 +194,102 @@ async def test_requests_and_their_errors() -> None:  # rule B1.33
     of_api = broker.socket_server.metrics.of("Heartbeat")
     of_api.requests = 7
     of_api.errors.update({0: 4, 27: 3})
+    of_api.add((0.001, 0.002, 0.003, 0.004, 0.005, 0.5))
     found, prefix = values(broker), "kafka.network:type=RequestMetrics,name="
-    assert {name.removeprefix(prefix): n for name, n in found.items() if name.startswith(prefix)} == {
-        "RequestsPerSec,request=Heartbeat": 7,
+    times = {name: metric for (_, kind, name, _), metric in broker_metrics(broker) if name.endswith("TimeMs")
+             and kind == "RequestMetrics" and isinstance(metric, Histogram)}  # fmt: skip
+    assert {name: (metric.count, metric.sum, metric.quantile(1)) for name, metric in times.items()} == {
+        name: (8, pytest.approx(ms), pytest.approx(ms))
+        for name, ms in (
+            ("RequestQueueTimeMs", 1), ("LocalTimeMs", 2), ("RemoteTimeMs", 3), ("ResponseQueueTimeMs", 4),
+            ("ResponseSendTimeMs", 5), ("ThrottleTimeMs", 500), ("TotalTimeMs", 15),
+        )
+    }  # fmt: skip
+    rates = {name.removeprefix(prefix): n for name, n in found.items() if name.startswith(prefix) and "Sec" in name}
+    assert rates == {
+        "RequestsPerSec,request=Heartbeat": 8,
         "ErrorsPerSec,request=Heartbeat,error=NONE": 4,
         "ErrorsPerSec,request=Heartbeat,error=REBALANCE_IN_PROGRESS": 3,
     }
+
+
+async def test_metrics_of_connections(autojump_clock: MockClock) -> None:  # rules B1.47 to B1.51
+    broker = make_broker(config(max_connection_creation_rate="2"))
+    quotas = broker.socket_server.quotas
+    quotas.ip_config_changed("1.2.3.4", 0.1)
+    for _ in range(40):
+        await quotas.wait_for_slot("EXTERNAL")
+    assert quotas.ip_delay("EXTERNAL", "1.2.3.4") == 0
+    assert quotas.ip_delay("EXTERNAL", "1.2.3.4") > 0
+    found, of_listener = values(broker), "listener=EXTERNAL"
+    prefix = "kafka.server:type=socket-server-metrics,name="
+    assert found[f"{prefix}broker-connection-accept-rate"] == pytest.approx(2, abs=0.5)
+    assert found[f"{prefix}connection-accept-rate,{of_listener}"] == pytest.approx(2, abs=0.5)
+    assert found[f"{prefix}connection-accept-rate,ip=1.2.3.4"] == pytest.approx(0.1)
+    assert found[f"{prefix}connection-accept-throttle-time,{of_listener}"] > 100
+    assert found[f"{prefix}ip-connection-accept-throttle-time,{of_listener}"] > 100
+    blocked = found[f"kafka.network:type=Acceptor,name=AcceptorBlockedPercent,{of_listener}"]
+    assert blocked == pytest.approx(trio.current_time() * 1e9, rel=0.5)
+
+
+@pytest.mark.kafka("AFT-1")
+@pytest.mark.kafka("AFT-2")
+async def test_metrics_of_fetchers_come_and_go() -> None:
+    broker = make_broker(config())
+    prefixes = ("kafka.server:type=Fetcher", "kafka.server:type=ReplicaFetcherManager")
+
+    def found() -> dict[str, float]:
+        return {name[18:]: value for name, value in values(broker).items() if name.startswith(prefixes)}
+
+    manager = {
+        "ReplicaFetcherManager,name=MaxLag,clientId=Replica": 0.0,
+        "ReplicaFetcherManager,name=FailedPartitionsCount,clientId=Replica": 0,
+    }
+    assert found() == manager
+    fetchers, endpoint = broker.replication.fetchers, Endpoint("DATA", "PLAINTEXT", "h", 9)
+    for number in range(2):
+        fetchers.follow(TopicPartition("a", number), a_log(), 2, 1, endpoint, None)
+    (fetcher,) = fetchers.fetchers
+    fetcher.requests, fetcher.bytes = 3, 400
+    fetcher.partitions[TopicPartition("a", 0)].lag = 7
+    client = "clientId=ReplicaFetcherThread-0-2"
+    of_fetcher = {
+        f"FetcherStats,name=RequestsPerSec,{client},brokerHost=h,brokerPort=9": 3,
+        f"FetcherStats,name=BytesPerSec,{client},brokerHost=h,brokerPort=9": 400,
+    }
+    first = {f"FetcherLagMetrics,name=ConsumerLag,{client},topic=a,partition=0": 7}
+    second = {f"FetcherLagMetrics,name=ConsumerLag,{client},topic=a,partition=1": -1}
+    manager["ReplicaFetcherManager,name=MaxLag,clientId=Replica"] = 7
+    assert found() == manager | of_fetcher | first | second
+    fetchers.stop([TopicPartition("a", 1)])
+    assert found() == manager | of_fetcher | first
+    fetchers.stop([TopicPartition("a", 0)])
+    fetchers.stop_idle()
+    manager["ReplicaFetcherManager,name=MaxLag,clientId=Replica"] = 0
+    assert found() == manager
+
+
+async def test_metrics_of_conversions() -> None:
+    broker = make_broker(config())
+    plane = broker.replication.data_plane
+    plane.produce_conversions.update(a=3, b=4)
+    plane.fetch_conversions.update(a=5)
+    found, prefix = values(broker), "kafka.server:type=BrokerTopicMetrics,name="
+    assert {name.removeprefix(prefix): n for name, n in found.items() if "Conversions" in name} == {
+        "ProduceMessageConversionsPerSec": 7,
+        "ProduceMessageConversionsPerSec,topic=a": 3,
+        "ProduceMessageConversionsPerSec,topic=b": 4,
+        "FetchMessageConversionsPerSec": 5,
+        "FetchMessageConversionsPerSec,topic=a": 5,
+    }
+
+
+async def test_metrics_of_reassignments() -> None:
+    broker = make_broker(config())
+    plane = broker.replication.data_plane
+    plane.reassignment_bytes_in, plane.reassignment_bytes_out = 5, 7
+    found, prefix = values(broker), "kafka.server:type=BrokerTopicMetrics,name=ReassignmentBytes"
+    assert (found[f"{prefix}InPerSec"], found[f"{prefix}OutPerSec"]) == (5, 7)
 
 
 async def test_metrics_of_quotas(autojump_clock: MockClock) -> None:  # section 8 of docs/broker-semantics.md

@@ -1,7 +1,7 @@
 """One processor with connections in memory, which can prove that nothing happens (rules B1.16-B1.24, B1.53).
 
-Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py, broker_stub/reactor/request.py,
-broker_stub/reactor/request_channel.py.
+Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py, broker_stub/reactor/outgoing.py,
+broker_stub/reactor/request.py, broker_stub/reactor/request_channel.py.
 """
 
 from __future__ import annotations
@@ -153,6 +153,91 @@ async def test_a_response_wakes_no_task_if_the_client_waits_for_it(nursery) -> N
     ours.close()
 
 
+async def test_a_request_that_need_not_wait_wakes_no_task(nursery) -> None:
+    steps = Steps()
+    f = Fixture(answer_at_once)
+    await nursery.start(f.run)
+    client = f.client(sockets)
+    await client.send(QUESTION)
+    assert await client.receive() == ANSWER
+    await wait_all_tasks_blocked()
+    trio.lowlevel.add_instrument(steps)
+    for count in (1, 3):
+        await client.send(*[QUESTION] * count)
+        assert [await client.receive() for _ in range(count)] == [ANSWER] * count
+    trio.lowlevel.remove_instrument(steps)
+    (connection_id,) = f.processor.connections
+    assert connection_id not in steps.ran
+    await client.stream.aclose()
+    await until(lambda: not f.processor.connections)
+    assert f.metrics.of("ApiVersions").requests == 5
+
+
+async def test_what_has_no_turn_now_is_served_in_its_turn(nursery) -> None:  # rules B1.5, B1.6
+    f = Fixture(answer_at_once)
+    turns = f.processor.turns = Turns(0.001)
+    await nursery.start(f.run)
+    clients = [f.client(sockets) for _ in range(3)]
+    await wait_all_tasks_blocked()
+    turns.spend(0.002)
+    for client in clients:
+        await client.send(QUESTION)
+    await wait_all_tasks_blocked()
+    assert f.metrics.of("ApiVersions").requests == 0
+    nursery.start_soon(turns.run)
+    for client in clients:
+        assert await client.receive() == ANSWER
+        await client.stream.aclose()
+
+
+async def test_a_bad_request_after_others_on_a_socket(nursery) -> None:  # rule B1.35
+    f = Fixture(answer_at_once)
+    await nursery.start(f.run)
+    for bad in (wire.frame(b"bad"), (10_001).to_bytes(4, "big")):
+        client = f.client(sockets)
+        await client.send(QUESTION)
+        assert await client.receive() == ANSWER
+        await client.stream.send_all(client.encoded(QUESTION) + bad)
+        assert await client.receive() == ANSWER
+        assert await client.closed()
+        await client.stream.aclose()
+    assert f.metrics.connections_closed_for_bad_requests == 2
+
+
+async def test_a_connection_that_drains_ends_with_its_parked_request(nursery) -> None:  # rule B1.58
+    park = Parking()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    client = f.client(sockets)
+    await client.send(QUESTION)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(f.processor.drain)
+    await wait_all_tasks_blocked()
+    park.parked[0].respond(ANSWER)
+    assert await client.receive() == ANSWER
+    with trio.fail_after(5):
+        assert await client.closed()
+    await client.stream.aclose()
+
+
+async def test_a_parked_request_that_is_throttled_mutes_its_connection(nursery, autojump_clock) -> None:  # rule B1.27
+    park = Parking()
+    f = Fixture(park)
+    await nursery.start(f.run)
+    client = f.client(sockets)
+    await client.send(QUESTION)
+    await wait_all_tasks_blocked()
+    park.parked[0].throttle(2000)
+    park.parked[0].respond(ANSWER)
+    assert await client.receive() == ANSWER
+    await client.send(QUESTION)
+    for seconds, parked in ((1.9, 1), (0.2, 2)):
+        await trio.sleep(seconds)
+        await wait_all_tasks_blocked()
+        assert len(park.parked) == parked
+    await client.stream.aclose()
+
+
 async def test_what_cannot_leave_at_once_wakes_the_connection_that_waits_for_input(nursery) -> None:
     park = Parking()
     f = Fixture(park)
@@ -288,6 +373,7 @@ async def test_responses_leave_before_a_later_bad_request_closes_the_connection(
         await client.stream.send_all(client.encoded(QUESTION) + bad)
         assert await client.receive() == ANSWER
         assert await client.closed()
+        await client.stream.aclose()
     assert f.metrics.connections_closed_for_bad_requests == 2
 
 

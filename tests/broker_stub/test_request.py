@@ -18,6 +18,13 @@ from tests.broker_stub.support import Node
 ARRIVED, TAKEN, RETURNED, ANSWERED, DEQUEUED, SENT = 1, 3, 7, 15, 31, 63
 
 
+def transactions(*verify_only: bool) -> wire.AddPartitionsToTxnRequest:
+    found = (
+        wire.AddPartitionsToTxnTransaction(transactional_id=str(i), verify_only=v) for i, v in enumerate(verify_only)
+    )
+    return wire.AddPartitionsToTxnRequest(transactions=tuple(found))
+
+
 @pytest.mark.parametrize(
     ("returned", "local", "remote"),
     [
@@ -53,6 +60,34 @@ async def test_where_its_time_went(
         errors={ErrorCode.UNSUPPORTED_VERSION: 2},  # type: ignore[arg-type]
     )
     assert found.total_time == 2 * (SENT - ARRIVED)
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "counted"),
+    [
+        (wire.FetchRequest(), 11, {"Fetch", "FetchConsumer"}),
+        (wire.FetchRequest(replica_id=2), 11, {"Fetch", "FetchFollower"}),
+        (wire.FetchRequest(), 16, {"Fetch", "FetchConsumer"}),
+        (wire.FetchRequest(replica_state=wire.ReplicaState(replica_id=2)), 16, {"Fetch", "FetchFollower"}),
+        (wire.AddPartitionsToTxnRequest(), 3, {"AddPartitionsToTxn"}),
+        (transactions(True, True), 5, {"AddPartitionsToTxnVerification"}),
+        (transactions(True, False), 5, {"AddPartitionsToTxn"}),
+        (wire.HeartbeatRequest(), 4, {"Heartbeat"}),
+    ],
+)
+async def test_the_kind_of_request_that_it_counts_for(message: wire.Message, version: int, counted: set[str]) -> None:
+    """Rule B1.33."""
+    request, _ = Node().request(message, version)
+    if isinstance(message, wire.FetchRequest):
+        for _ in request.drop_message():
+            pass
+    metrics = RequestMetrics()
+    request.respond_payload(b"", {35: 1})
+    request.record(metrics, dequeued_at=DEQUEUED, sent_at=SENT)
+    assert {name for name, of in metrics.apis.items() if of.requests} == counted
+    assert metrics.of_key(message.__api_key__).errors == {35: 1}
+    for name in counted:
+        assert dict(metrics.of(name).histograms())["TotalTimeMs"].count == 1
 
 
 async def test_it_is_answered_once() -> None:

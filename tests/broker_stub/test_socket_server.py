@@ -19,7 +19,7 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
-from kce.broker_stub.reactor.connection import Phase
+from kce.broker_stub.reactor.outgoing import Phase
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.turns import PAUSE_SECONDS
 from tests.broker_stub.support import (
@@ -199,7 +199,7 @@ async def test_a_processor_is_blocked_by_one_connection_at_a_time() -> None:  # 
         (processor,) = processors_of(server)
         await until(lambda: [c._phase for c in processor.connections.values()] == [Phase.IN_PROGRESS] * 6)
         turn.set()
-        await until(lambda: not processor._unblocked.is_set())
+        await until(lambda: processor.is_blocked)
         slow.released.set()
         with trio.fail_after(5):
             for client in clients:
@@ -540,7 +540,7 @@ async def test_a_long_request_is_parsed_in_turns_and_its_memory_is_given_back() 
                 for _ in range(3):
                     await client.receive()
     of_data, of_control = [request.message for request in handled]
-    assert not hasattr(of_data, "topics")
+    assert not of_data.topics
     assert of_control == long_metadata(5000)  # the control plane works on one request after the other
 
 

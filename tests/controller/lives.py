@@ -54,10 +54,10 @@ def state_of(controller: KafkaController) -> dict[str, str]:
     found["being_reassigned"] = list(map(str, context.being_reassigned.order()))
     for broker in context.live_or_shutting_down_brokers:
         found[f"broker {broker.id}"] = (broker.endpoints, broker.rack, dict(broker.features))
-    states: dict[TopicPartition, list[str]] = {}
-    for broker_id, of_broker in context._replica_states.items():
-        for partition, state in of_broker.items():
-            states.setdefault(partition, []).append(f"{broker_id} {state.name}")
+    states = {
+        partition: [f"{broker_id} {state.name}" for broker_id, state in sorted(of_partition.items())]
+        for partition, of_partition in context._replica_states.items()
+    }
     for partition in dict.fromkeys((*context.all_partitions(), *context.partition_states, *states)):
         assignment, known = context.assignment(partition), context.leadership.get(partition)
         found[str(partition)] = (

@@ -370,7 +370,7 @@ class World:
 
 
 def put_replica_state(context: ControllerContext, replica: PartitionReplica, state: ReplicaState) -> None:
-    context.replica_states_of(replica.replica)[replica.topic_partition] = state
+    context.put_replica_states(replica.replica, [replica.topic_partition], state)
 
 
 def alter_partition_request(

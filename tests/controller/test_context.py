@@ -77,6 +77,52 @@ def test_offline_replicas(context: ControllerContext, with_offline_dirs: bool) -
     assert context.topics_with_offline_replicas() == {"u"}
 
 
+def test_whether_replicas_are_offline(context: ControllerContext) -> None:  # rule 5.11
+    assert context.has_replicas_offline()  # on 3 and 4
+    context.shutting_down.clear()
+    assert context.has_replicas_offline()
+    context.set_assignment(U0, ReplicaAssignment(ids(1)))
+    assert not context.has_replicas_offline()
+    context.replicas_on_offline_dirs[BrokerId(1)] = {U0}
+    assert context.has_replicas_offline()
+
+
+@pytest.mark.parametrize("with_offline_dirs", [False, True])
+def test_states_of_new_replicas(context: ControllerContext, with_offline_dirs: bool) -> None:  # rule 6.32
+    context.shutting_down.clear()
+    context.set_assignment(U0, context.assignment(T0))
+    if with_offline_dirs:
+        context.replicas_on_offline_dirs[BrokerId(2)] = {T0}
+    context.set_replica_states([T0, U0])
+    on_2 = ReplicaState.DELETION_INELIGIBLE if with_offline_dirs else ReplicaState.ONLINE
+    assert context.replica_states_on(BrokerId(1), [T0, U0]) == [ReplicaState.ONLINE] * 2
+    assert context.replica_states_on(BrokerId(2), [T0, U0]) == [on_2, ReplicaState.ONLINE]
+    assert context.replica_states_on(BrokerId(3), [T0, T1]) == [ReplicaState.NON_EXISTENT] * 2
+
+
+def test_states_change_by_broker(context: ControllerContext) -> None:  # rule 6.18
+    context.set_assignment(U0, context.assignment(T0))
+    context.set_replica_states([T0, U0])
+    context.put_replica_states(BrokerId(1), [T0], ReplicaState.OFFLINE)
+    assert context.replica_states_on(BrokerId(1), [T0, U0]) == [ReplicaState.OFFLINE, ReplicaState.ONLINE]
+    assert context.replica_states_on(BrokerId(2), [T0, U0]) == [ReplicaState.ONLINE] * 2
+    for gone in (1, 2):
+        context.put_replica_states(BrokerId(gone), [T0, U0, T1], ReplicaState.NON_EXISTENT)
+        assert context.replica_states_on(BrokerId(gone), [T0, U0]) == [ReplicaState.NON_EXISTENT] * 2
+    assert not context._replica_states  # nothing is kept of partitions without replicas
+
+
+def test_partitions_without_leadership(context: ControllerContext) -> None:
+    assert set(context.partitions_without_leadership()) == {T0, T1, U0}
+    context.put_leadership(T1, led(1))
+    assert set(context.partitions_without_leadership()) == {T0, U0}
+    context.put_all_leadership(dict.fromkeys((U0, T0), led(1)))
+    assert not context.partitions_without_leadership()  # whatever their order
+    context.clear_leadership()
+    context.put_all_leadership(dict.fromkeys((T0, T1, U0), led(1)), are_new=True)
+    assert not context.partitions_without_leadership()
+
+
 def test_offline_dirs_part_partitions_with_the_same_replicas(context: ControllerContext) -> None:  # rule 5.11
     context.set_assignment(T1, ReplicaAssignment(ids(1, 2)))
     context.replicas_on_offline_dirs[BrokerId(1)] = {T1}

@@ -128,7 +128,7 @@ async def test_a_new_replica_gets_the_known_leadership(autojump_clock: MockClock
 async def test_a_leader_cannot_become_new(autojump_clock: MockClock) -> None:  # rule 6.22
     async with world() as w:
         runtime = await prepared(w)
-        runtime.context.replica_states_of(R2.replica).pop(R2.topic_partition)
+        put_replica_state(runtime.context, R2, ReplicaState.NON_EXISTENT)
         await runtime.replicas.handle_state_changes([R2], ReplicaState.NEW)
         assert runtime.context.replica_state(R2) is ReplicaState.NON_EXISTENT
 

@@ -225,7 +225,7 @@ def isr_shrinks_without_the_controller(patch: Patch) -> None:
 
 def timeouts_unanswered(patch: Patch) -> None:
     """A request that waits in a purgatory gets no response when its time is over (rule B2.16)."""
-    patch.setattr(DelayedOperation, "_expired", lambda self: None)
+    patch.setattr(DelayedOperation, "run", lambda self: None)
 
 
 #: each with a seed that found it, which is tried first

@@ -129,7 +129,7 @@ async def test_a_new_topic_and_a_changed_one_have_the_dynamic_defaults(cluster: 
     await until(cluster, "max_message_bytes", "plain", (999, 999))
     await cluster.create_topic("new", assignment={0: [1, 2]}, config={"segment.bytes": "7000"})
     await until(cluster, "max_message_bytes", "new", (999, 999))
-    assert log_config(cluster, "new").segment_bytes == 7000
+    await until(cluster, "segment_bytes", "new", (7000, 7000))
 
 
 async def test_a_node_that_starts_has_them(cluster: Cluster) -> None:

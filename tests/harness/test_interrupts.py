@@ -93,6 +93,23 @@ print(signal.getsignal(signal.SIGINT).name)
     assert done.stdout == "SIG_IGN\n"
 
 
+def test_a_signal_during_an_import_has_its_exit_code(tmp_path: Path) -> None:
+    """Of psutil, which stops the children: what the handler imports then is incomplete."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    script = """
+import os, signal, subprocess, sys, types
+from kce.harness import interrupts
+sys.modules["psutil"] = types.ModuleType("psutil")
+interrupts.exit_at_once()
+with interrupts.remove_on_exit(sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "kce: interrupted\n")
+    assert not folder.exists()
+
+
 class Ran:
     """A finished process: its exit code, its output, and how long it ran since it handled signals."""
 

@@ -1,6 +1,6 @@
 """Every frame passes the links: source and destination, rules, recording, subscribers.
 
-Covers: harness/connections.py, harness/node_links.py.
+Covers: harness/connections.py, harness/node_links.py, harness/observed_link.py.
 """
 
 from __future__ import annotations
@@ -337,9 +337,10 @@ async def test_a_connection_that_cannot_be_set_up_costs_nothing_else(caplog: pyt
 
 
 @pytest.mark.parametrize("observed", [False, True])
-async def test_a_frame_in_two_pieces_arrives_as_one(observed: bool) -> None:
-    request = wire.encode_request(METADATA, api_version=12, correlation_id=1, client_id="c")
-    async with pair() as p:
+@pytest.mark.parametrize("size", [1, 30_000])
+async def test_a_frame_in_two_pieces_arrives_as_one(observed: bool, size: int) -> None:
+    request = wire.encode_request(METADATA, api_version=12, correlation_id=1, client_id="c" * size)
+    async with pair(max_frame_bytes=50_000) as p:
         seen: list[FrameEvent] = []
         with p.links.listen(seen.append) if observed else contextlib.nullcontext():
             await p.dialled.send_frame(request[:9], memoryview(request)[9:])

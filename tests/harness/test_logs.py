@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,25 @@ def test_parts_of_the_log_have_files_of_their_own(tmp_path: Path) -> None:
                 handler.close()
     assert (tmp_path / "controller.log").read_text().endswith("] WARNING elected (kce.controller.elector)\n")
     assert (tmp_path / "state-change.log").read_text().endswith("] WARNING changed (state.change.logger)\n")
+
+
+def test_lines_are_those_of_the_standard_formatter(tmp_path: Path) -> None:
+    expected = logging.Formatter("[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
+    logger = logging.getLogger("state.change.logger")
+    before = list(logger.handlers)
+    log_to_folder(tmp_path)
+    (handler,) = set(logger.handlers) - set(before)
+    logger.removeHandler(handler)
+    handler.close()
+    try:
+        int("no")
+    except ValueError:
+        failure = sys.exc_info()
+    for created in (0.0, 1_700_000_000.25, 1_700_000_000.75, 1_700_000_001.0009):
+        for known, args in ((None, ("x", 7)), (failure, ("y", 8))):
+            record = logging.LogRecord("a.b", logging.INFO, "", 1, "%s at %d", args, known)
+            record.created, record.msecs = created, created % 1 * 1000
+            assert handler.format(record) == handler.format(record) == expected.format(record)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ async def test_processes_can_be_paused_and_killed(tmp_path: Path) -> None:
             os.kill(pid, 0)
         with pytest.raises(HarnessError, match=f"node {new.id} is not running"):
             await cluster.pause(new.id)
+        await cluster.wait_until_settled()  # so that node 1 has taken part in state changes
         pids = [m.pid for m in cluster.members if m.pid is not None]
     for pid in pids:
         with pytest.raises(ProcessLookupError):

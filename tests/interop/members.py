@@ -23,6 +23,7 @@ PARTITIONS = 6
 OFFSETS_PARTITIONS = 4
 LIMIT_S = 90
 EACH = 60
+SESSION_S = 6
 PROPERTIES = {
     "auto.leader.rebalance.enable": "false",
     "group.initial.rebalance.delay.ms": "500",
@@ -42,8 +43,9 @@ COMMANDS: dict[str, Callable[[], list[str]]] = {
 class Member:
     """A ``with`` block that owns the process of a member, and knows what that has printed."""
 
-    def __init__(self, command: list[str], errors: Path, heard: threading.Condition) -> None:
+    def __init__(self, command: list[str], errors: Path, heard: threading.Condition, session_s: int) -> None:
         self._command = command
+        self._session_s = session_s
         self._errors = errors
         self._heard = heard
         self.owned: list[int] = []
@@ -55,7 +57,7 @@ class Member:
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0,
-                env={**os.environ, "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
+                env={**os.environ, "KAFKAJS_NO_PARTITIONER_WARNING": "1", "SESSION_MS": str(1000 * self._session_s)},
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -118,11 +120,11 @@ class Group:
     ) -> None:
         self._stack.close()
 
-    def start(self, client: str, strategy: str = "range", instance: str = "-") -> Member:
+    def start(self, client: str, strategy: str = "range", instance: str = "-", session_s: int = SESSION_S) -> Member:
         command = [
             *COMMANDS[client](), self.cluster.bootstrap_servers(), self.name, self.topic, strategy, instance,
         ]  # fmt: skip
-        member = Member(command, self._folder / f"{client}-{len(self.members)}.log", self._heard)
+        member = Member(command, self._folder / f"{client}-{len(self.members)}.log", self._heard, session_s)
         self.members.append(self._stack.enter_context(member))
         return member
 

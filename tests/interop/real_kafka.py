@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from kce.harness.embedded_zookeeper import free_port, spark_jars
+from kce.harness.embedded_zookeeper import free_ports, spark_jars
 from kce.harness.guard import Guard
 from kce.harness.java import find_java
 
@@ -164,7 +164,7 @@ class RealBroker:
         self.folder = folder / f"kafka-{broker_id}"
         self.folder.mkdir(parents=True)
         self._guard = guard
-        self.control_port, self.data_port = free_port(), free_port()
+        self.control_port, self.data_port = free_ports(2)
         listeners = f"DATA://127.0.0.1:{self.data_port}"
         control_plane = {}
         if release.has_control_plane:

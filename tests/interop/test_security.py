@@ -104,8 +104,8 @@ def test_kafkas_tool_makes_a_user_who_then_logs_in(tools: Tools, tmp_path: Path)
         assert round_trip(bob, "orders") == {b"0", b"1", b"2", b"3"}
 
 
-def allow_alice(admin: dict[str, Any]) -> None:
-    """To do anything with topic orders and group g."""
+def allow_alice(admin: dict[str, Any], alice: dict[str, Any]) -> None:
+    """To do anything with topic orders and group g. Returns when each broker has heard of it."""
     client = AdminClient(admin)
     client.poll(0)  # with OAUTHBEARER it makes its token here
     bindings = [
@@ -116,6 +116,12 @@ def allow_alice(admin: dict[str, Any]) -> None:
     ]
     for created in client.create_acls(bindings, request_timeout=20).values():
         created.result(20)
+    for server in alice["bootstrap.servers"].split(","):
+        is_allowed = False
+        while not is_allowed:
+            asking = AdminClient({**alice, "bootstrap.servers": server})
+            asking.poll(0)
+            is_allowed = asking.list_topics("orders", timeout=20).topics["orders"].error is None
 
 
 def refusals_of_one_record(client: dict[str, Any]) -> list[KafkaError]:
@@ -146,7 +152,7 @@ def test_librdkafka_shows_a_certificate_whose_name_acls_know() -> None:
     with SyncCluster(2, properties=properties) as cluster:
         cluster.create_topic("orders", partitions=2, replication_factor=2)
         servers = cluster.bootstrap_servers()
-        allow_alice(shows(authority().node))
+        allow_alice(shows(authority().node), shows(authority().client("Alice")))
         assert round_trip(shows(authority().client("Alice")), "orders") == {b"0", b"1", b"2", b"3"}
         (denied,) = refusals_of_one_record(shows(authority().client("bob")))
         assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -172,7 +178,7 @@ def test_librdkafka_logs_in_with_unsecured_tokens(protocol: str) -> None:
     with SyncCluster(2, properties=properties) as cluster:
         cluster.create_topic("orders", partitions=2, replication_factor=2)
         servers = cluster.bootstrap_servers()
-        allow_alice(token_of("admin"))
+        allow_alice(token_of("admin"), token_of("alice"))
         assert round_trip(token_of("alice"), "orders") == {b"0", b"1", b"2", b"3"}
         (denied,) = refusals_of_one_record(token_of("bob"))
         assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED

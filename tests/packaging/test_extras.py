@@ -32,6 +32,7 @@ NEEDS_SPARK = (
     "kce.captures.tables.rows",
     "kce.captures.tables.tabulate",
     "kce.captures.tcp.segment_kernels",
+    "kce.controller.vectorised",
     "kce.wire.columnar",
     "kce.wire.columnar_kernels",
     "kce.wire.columnar_memory",

@@ -13,6 +13,8 @@ from kce.wire.batch_header import (
     BATCH_HEADER_BYTES,
     check_crc,
     count_records,
+    is_one_batch,
+    may_be_transactional,
     placed,
     read_header,
     read_headers,
@@ -42,6 +44,24 @@ def test_a_header_is_that_of_the_batch(codec: Codec) -> None:
     )  # fmt: skip
     assert header.size == len(data)
     check_crc(memoryview(data), header)
+
+
+@pytest.mark.parametrize("data", [wire.write_records(batch(), batch()), wire.write_records(batch(magic=1))])
+def test_one_batch(data: bytes) -> None:
+    for size in range(len(data) + 1):
+        cut = data[:size]
+        found = [(header.size, header.magic) for _, header in read_headers(cut)]
+        assert is_one_batch(memoryview(cut)) == (found == [(size, 2)])
+
+
+def test_what_may_be_transactional() -> None:
+    made = wire.write_records(batch(is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0))
+    assert may_be_transactional(memoryview(made))
+    assert not may_be_transactional(made[:22])
+    assert not may_be_transactional(wire.write_records(batch()) + made)
+    old = bytearray(wire.write_records(batch(magic=1)))
+    old[22] = 0xFF
+    assert not may_be_transactional(bytes(old))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -163,3 +183,9 @@ def test_records_of_one_length_are_counted_like_others() -> None:
         results.add(expected is None)
     assert results == {True, False}
     assert count_records(memoryview(b"\x01" * 200)) is None
+
+
+def test_another_offset_and_epoch() -> None:
+    header = read_header(wire.write_records(batch(producer_id=7, producer_epoch=3, base_sequence=11)))
+    assert header is not None
+    assert header.placed(99, 5) == header._replace(base_offset=99, partition_leader_epoch=5)

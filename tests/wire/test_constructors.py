@@ -29,6 +29,12 @@ def test_constructor(cls: type[wire.Message]) -> None:
     for name in fields:
         with pytest.raises(AttributeError):
             setattr(made, name, None)
+        with pytest.raises(AttributeError):
+            delattr(made, name)
+        assert f"{name}={fields[name]!r}" in repr(made)
+        if fields[name] is not None:
+            assert made != dataclasses.replace(made, **{name: None})
+    assert made != cls.__name__
     with pytest.raises(TypeError):
         cls(no_such_field=1)
     with pytest.raises(TypeError):
@@ -40,3 +46,14 @@ def test_what_is_decoded_equals_what_is_made() -> None:
     codec, pieces = codec_for(wire.HeartbeatResponse, 3, False), list[bytes]()
     codec.encode(made, pieces.append)
     assert codec.decode(b"".join(pieces), 0) == (made, 6)
+
+
+def test_a_copy_keeps_tagged_fields_that_the_definition_does_not_have() -> None:
+    codec = codec_for(wire.HeartbeatResponse, 4, True)
+    tagged = b"\x01\x05\x02hi"
+    decoded, _ = codec.decode(b"\0\0\0\7\0\x1b" + tagged, 0)
+    for copied in (copy.copy(decoded), pickle.loads(pickle.dumps(decoded))):
+        assert copied == decoded
+        pieces = list[bytes]()
+        codec.encode(copied, pieces.append)
+        assert b"".join(pieces).endswith(tagged)

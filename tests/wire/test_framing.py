@@ -15,8 +15,12 @@ def test_frames_are_independent_of_chunking(payloads: list[bytes], cuts: list[in
     buffer, seen, at, turn = wire.FrameBuffer(), [], 0, 0
     while at < len(stream):
         step = cuts[turn % len(cuts)]
-        buffer.receive_data(stream[at : at + step])
+        data = stream[at : at + step]
         at, turn = at + step, turn + 1
+        if turn % 2:
+            buffer.receive_data(data)
+        elif (first := buffer.receive_frame(data)) is not None:
+            seen.append(first)
         while (got := buffer.next_frame()) is not None:
             seen.append(got)
     assert seen == payloads
@@ -29,6 +33,16 @@ def test_invalid_frame_length_is_rejected_before_buffering(length: int) -> None:
     buffer.receive_data(struct.pack(">i", length) + b"xyz")
     with pytest.raises(wire.LimitExceeded, match=str(length)):
         buffer.next_frame()
+
+
+def test_a_frame_that_comes_alone() -> None:
+    buffer = wire.FrameBuffer(max_frame_bytes=3)
+    assert buffer.receive_frame(b"\0\0\0\3abc") == b"abc"
+    assert type(buffer.receive_frame(bytearray(b"\0\0\0\0"))) is bytes
+    assert buffer.receive_frame(b"\0\0\0") is None
+    assert buffer.receive_frame(b"\2ab") == b"ab"
+    with pytest.raises(wire.LimitExceeded):
+        buffer.receive_frame(b"\0\0\0\4abcd")
 
 
 def test_incomplete_frame_is_pending() -> None:

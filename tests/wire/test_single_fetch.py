@@ -1,4 +1,4 @@
-"""Fetch of one partition: the same bytes and messages as those of the general codec, and nothing else is accepted."""
+"""Fetch of a single topic: the same bytes and messages as those of the general codec, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from kce import wire
 from kce.wire import single_fetch
-from kce.wire.single_fetch import SingleFetch
+from kce.wire.single_fetch import MOST, Asked, Found
 
 ID = UUID(int=2**127 + 5)
-WANTED = SingleFetch(500, 1, 10_000, 44, 7, ID, 3, 8, 2**40, 6, 12, 4_000, 2, 2**35)
+ASKED = Asked(3, 8, 2**40, 6, 12, 4_000)
 PARTITION = wire.FetchPartition(
     partition=3, current_leader_epoch=8, fetch_offset=2**40, last_fetched_epoch=6, log_start_offset=12,
     partition_max_bytes=4_000,
@@ -37,12 +37,29 @@ def with_partition(**changes: Any) -> wire.FetchRequest:
     return replace(REQUEST, topics=(topic,))
 
 
+def messages(frame: bytes) -> tuple[wire.Header, wire.FetchRequest]:
+    found = single_fetch.decode_request(frame)
+    assert found is not None
+    return found[0], found[1].message()
+
+
 @pytest.mark.parametrize("version", single_fetch.REQUESTS)
-def test_a_request(version: int) -> None:
-    frame = WANTED.encode(api_version=version, correlation_id=9, client_id=b"me")
-    assert frame == encoded(REQUEST, version)
-    assert single_fetch.decode_request(frame) == wire.decode_request(frame)
-    assert single_fetch.decode_request(encoded(replace(REQUEST, isolation_level=1), version, "")) is not None
+@pytest.mark.parametrize("count", [1, 2, MOST])
+def test_a_request(version: int, count: int) -> None:
+    frame = single_fetch.encode_request(
+        500, 1, 10_000, 44, 7, ID, [ASKED._replace(partition=3 + i) for i in range(count)], 2, 2**35,
+        api_version=version, correlation_id=9, client_id=b"me",
+    )  # fmt: skip
+    partitions = tuple(replace(PARTITION, partition=3 + i) for i in range(count))
+    assert frame == encoded(replace(REQUEST, topics=(wire.FetchTopic(topic_id=ID, partitions=partitions),)), version)
+
+
+@pytest.mark.parametrize("version", single_fetch.REQUESTS)
+@pytest.mark.parametrize("request_", [REQUEST, replace(REQUEST, isolation_level=1)])
+@pytest.mark.parametrize("client_id", ["me", ""])
+def test_a_request_for_one_partition_is_decoded(version: int, request_: wire.FetchRequest, client_id: str) -> None:
+    frame = encoded(request_, version, client_id)
+    assert messages(frame) == wire.decode_request(frame)
 
 
 @pytest.mark.parametrize(
@@ -88,28 +105,30 @@ class InFile(wire.Stored):
         return b"x" * 200
 
 
+FOUND = Found(3, 2**41, 2**40, 12, b"x" * 200)
+
+
 @pytest.mark.parametrize("version", single_fetch.RESPONSES)
 @pytest.mark.parametrize("aborted", [None, ()])
 @pytest.mark.parametrize("records", [b"", b"x" * 126, b"x" * 127, b"x" * 70_000, memoryview(b"abc")])
-def test_a_response(version: int, aborted: tuple[()] | None, records: bytes) -> None:
-    made = single_fetch.encode_response(
-        9, 44, ID, 3, high_watermark=2**41, last_stable_offset=2**40, log_start_offset=12,
-        knows_aborted=aborted is not None, preferred_read_replica=5, records=records,
-    )  # fmt: skip
+@pytest.mark.parametrize("count", [1, 2, MOST])
+def test_a_response(version: int, aborted: tuple[()] | None, records: bytes, count: int) -> None:
+    found = [Found(3 + i, 2**41, 2**40, 12, records, aborted is not None, 5) for i in range(count)]
+    made = single_fetch.encode_response(9, 44, ID.bytes, found)
     data = replace(DATA, aborted_transactions=aborted, preferred_read_replica=5, records=records)
-    assert made == as_bytes(response(data), version)
-    found = single_fetch.decode_response(made, ID, 3)
-    assert found == ((44, data) if aborted is None else None)
-    assert wire.error_counts(response(data)) == single_fetch.ERRORS
+    partitions = tuple(replace(data, partition_index=3 + i) for i in range(count))
+    message = response(responses=(wire.FetchableTopicResponse(topic_id=ID, partitions=partitions),))
+    assert made == as_bytes(message, version)
+    assert isinstance(made, bytes)
+    assert single_fetch.decode_response(made, ID) == ((44, list(partitions)) if aborted is None else None)
+    assert wire.error_counts(message) == single_fetch.errors_of(count)
 
 
 def test_a_response_from_a_file() -> None:
-    made = single_fetch.encode_response(
-        9, 44, ID, 3, high_watermark=2**41, last_stable_offset=2**40, log_start_offset=12, knows_aborted=False,
-        preferred_read_replica=-1, records=InFile(),
-    )  # fmt: skip
+    made = single_fetch.encode_response(9, 44, ID.bytes, [FOUND._replace(records=InFile()), FOUND])
     assert isinstance(made, wire.Parts)
-    assert made.read() == as_bytes(response())
+    both = replace(response().responses[0], partitions=(DATA, DATA))
+    assert made.read() == as_bytes(response(responses=(both,)))
 
 
 @pytest.mark.parametrize(
@@ -120,10 +139,13 @@ def test_a_response_from_a_file() -> None:
         as_bytes(response(throttle_time_ms=1)),
         as_bytes(response(replace(DATA, error_code=1))),
         as_bytes(response(replace(DATA, records=None))),
-        as_bytes(response(replace(DATA, partition_index=4))),
         as_bytes(response(replace(DATA, diverging_epoch=wire.FetchResponseEpochEndOffset(epoch=1, end_offset=2)))),
         as_bytes(response(responses=response().responses * 2)),
-        as_bytes(response(responses=(replace(response().responses[0], partitions=(DATA, DATA)),))),
+        as_bytes(response(responses=(replace(response().responses[0], partitions=()),))),
+        as_bytes(response(responses=(replace(response().responses[0], partitions=(DATA,) * (MOST + 1)),))),
+        as_bytes(
+            response(responses=(replace(response().responses[0], partitions=(DATA, replace(DATA, error_code=1))),))
+        ),
         as_bytes(response(responses=(replace(response().responses[0], topic_id=UUID(int=6)),))),
         as_bytes(response())[:-1],
         as_bytes(response()) + b"\0",
@@ -133,4 +155,4 @@ def test_a_response_from_a_file() -> None:
     ],
 )
 def test_another_response(frame: bytes) -> None:
-    assert single_fetch.decode_response(frame, ID, 3) is None
+    assert single_fetch.decode_response(frame, ID) is None

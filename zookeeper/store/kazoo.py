@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 # larger requests are not faster
 _BULK_FROM = 4
-_BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
+_BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 64
 
 
 class KazooStore(KazooSession, store.MetadataStore):
@@ -46,6 +46,8 @@ class KazooStore(KazooSession, store.MetadataStore):
         self._acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL
         self._has_multi_read = True
         self._knows_containers = True
+        #: the most bytes of a node, by the connection and the decoder that read it
+        self._decoded_bytes: dict[tuple[int, object], float] = {}
 
     @classmethod
     async def connect(
@@ -124,7 +126,7 @@ class KazooStore(KazooSession, store.MetadataStore):
     async def get_decoded(self, paths: Sequence[str], decode: Callable[[bytes, int], T]) -> list[T | StoreError]:
         if self._client.last_zxid and len(paths) >= _BULK_FROM:
             read = functools.partial(jute.read_decoded, decode)
-            answers = await self._in_bulk(jute.GET_DATA, read, paths)
+            answers = await self._in_bulk(jute.GET_DATA, read, paths, (self._connections, decode))
             if answers is not None:
                 return answers
         return await super().get_decoded(paths, decode)
@@ -170,12 +172,17 @@ class KazooStore(KazooSession, store.MetadataStore):
         return await self._batch(jute.GET_ACL, paths, body, lambda i, *answer: jute.read_acls(*answer))
 
     async def _in_bulk(
-        self, opcode: int, read: Callable[[bytes, int, Sequence[str]], list[T | StoreError]], paths: Sequence[str]
+        self,
+        opcode: int,
+        read: Callable[[bytes, int, Sequence[str]], list[T | StoreError]],
+        paths: Sequence[str],
+        kind: tuple[int, object] | None = None,
     ) -> list[T | StoreError] | None:
         """Read by pipelined multiRead requests. None if the server has no multiRead.
 
         The first request is small and alone: it shows whether the server has multiRead, and how large its responses
-        are. Later requests grow by a limited factor, as far as the size of the responses allows.
+        are. Later requests grow by a limited factor, as far as the size of the responses allows. Nodes of a ``kind``
+        that was read before are as large as then.
         """
 
         def read_part(i: int, buffer: bytes, offset: int) -> tuple[list[T | StoreError], int]:
@@ -183,6 +190,8 @@ class KazooStore(KazooSession, store.MetadataStore):
 
         answers: list[T | StoreError] = []
         size, window = _BULK_FIRST, 1
+        if kind in self._decoded_bytes:
+            size, window = _fitting(self._decoded_bytes[kind]), _BULK_WINDOW
         while len(answers) < len(paths):
             if not self._has_multi_read:
                 return None
@@ -201,8 +210,10 @@ class KazooStore(KazooSession, store.MetadataStore):
                 answer, answer_bytes = store.value(got)
                 answers += answer
                 largest = max(largest, len(body) / len(part), answer_bytes / len(part))
-            size = max(1, min(size * _GROWTH, _BULK_MOST, int(jute.REQUEST_BYTES / largest)))
+            size = min(size * _GROWTH, _fitting(largest))
             window = min(window * _GROWTH, _BULK_WINDOW)
+            if kind is not None:
+                self._decoded_bytes = {kind: largest}
         return answers
 
     # writes
@@ -289,3 +300,8 @@ class KazooStore(KazooSession, store.MetadataStore):
             return jute.set_acl(jute.whole(self._client.chroot, paths[i]), acls)
 
         return await self._batch(jute.SET_ACL, paths, body, lambda i, *answer: jute.read_stat(*answer))
+
+
+def _fitting(node_bytes: float) -> int:
+    """How many nodes of so many bytes fit into a bulk request."""
+    return max(1, min(_BULK_MOST, int(jute.REQUEST_BYTES / node_bytes)))

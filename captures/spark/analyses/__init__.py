@@ -18,7 +18,8 @@ from kce.captures.spark.analyses.analysis import Analysis
 NAMES = (
     "requests", "controllers", "leadership", "outages", "silences", "failovers", "clients", "errors", "slow_controls",
     "departures", "latency", "fenced", "stale_partitions", "zombies", "overlaps", "zombie_leaders", "churn",
-    "unclean_elections", "isr_changes", "isr_storms", "bounces", "control_behind_data",
+    "unclean_elections", "isr_changes", "isr_storms", "under_replicated", "reassignments", "bounces",
+    "control_behind_data",
     "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances",
     "regressions", "transport",
 )  # fmt: skip

@@ -68,6 +68,7 @@ def state_versions(states: DataFrame) -> DataFrame:
             {
                 "from_isr": f.lag("isr").over(before),
                 "from_leader": f.lag("leader").over(before),
+                "from_replicas": f.lag("replicas").over(before),
                 "from_version": f.lag("partition_epoch").over(before),
             }
         )

@@ -142,9 +142,8 @@ def _failed(of: Frames) -> DataFrame:
 
 
 def _with_names(counted: DataFrame) -> DataFrame:
-    codes = {int(code): error_name(code) for code in ErrorCode}
-    text = f.create_map(*(f.lit(each) for pair in codes.items() for each in pair))
-    return counted.withColumn("error", f.coalesce(text[f.col("error_code").cast("int")], f.lit("unknown")))
+    names = ", ".join(f"{int(code)}, '{error_name(code)}'" for code in ErrorCode)
+    return counted.withColumn("error", f.expr(f"coalesce(map({names})[cast(error_code as int)], 'unknown')"))
 
 
 def chart(found: Results) -> Chart | None:

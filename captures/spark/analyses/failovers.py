@@ -106,7 +106,7 @@ def run(of: Frames) -> DataFrame:
     )
     lost = f.col("failed") + f.col("unanswered")
     worst_first = (lost.desc(), f.desc_nulls_last("during_max_ms"))
-    return as_table(TABLE, joined).orderBy("begin", "is_replica", *worst_first, "client_id", "api")
+    return as_table(TABLE, joined).orderBy("begin", "is_replica", *worst_first, "client_id", "client", "api")
 
 
 def _calls(of: Frames) -> DataFrame:
@@ -140,9 +140,14 @@ def _calls(of: Frames) -> DataFrame:
         .drop("number", "last", "is_open")
         .crossJoin(of.exchanges.agg(f.max(f.coalesce("response_time", "time")).alias("capture_end")))
     )
-    # joined by slots of time, for there may be many of both
+    # joined by slots of time, for there may be many of both: a request gets all failovers of its slot at once
     slot = f.sequence(
         _slot(_later("begin", -_AROUND_S - _MOST_IN_FLIGHT_S)), _slot(_later("end", _AROUND_S)), f.lit(1).cast("bigint")
+    )
+    around = (
+        failovers.select(f.explode(slot).alias("slot"), f.struct(*failovers.columns).alias("failover"))
+        .groupBy("slot")
+        .agg(f.collect_list("failover").alias("failovers"))
     )
     last = of.connections.select(f.col("connection").alias("used"), f.col("last_time").alias("open_until"))
     exchanges = of.exchanges.where("api in ('Produce', 'Fetch') and answered")
@@ -153,42 +158,54 @@ def _calls(of: Frames) -> DataFrame:
     calls = exchanges.join(last, f.col("connection") == f.col("used"), "left").join(
         answers, f.col("connection") == f.col("answering")
     ).where("response_time is not null or last_answered is null or time >= last_answered").select(
-        "client_id", "client", "api", "time", "packet", "file", "correlation_id", "response_time", "latency_ms",
+        "client_id", "client", "api", "time", "packet", "file", "response_time", "latency_ms",
         f.when(f.size(_of_leadership()) > 0, _of_leadership()).alias("errors"), "hit", "broker_id",
         f.coalesce("open_until", f.col("time")).alias("open_until"), _slot("time").alias("slot"),
     )  # fmt: skip
-    answered = f.col("response_time")
-    to_old_leader = f.coalesce(f.col("broker_id") == f.col("from_leader"), f.lit(False))
-    is_lost = answered.isNull() & (f.col("time") < _later("capture_end", -_UNDER_WAY_S))
-    # what was sent before it got lost with the old leader, not with a client's connection or in an earlier failover
-    is_lost &= (f.col("time") >= f.col("begin")) | (
-        (to_old_leader | f.col("broker_id").isNull())
-        & (f.col("time") >= f.col("earliest"))
-        & ((f.col("open_until") >= _later("begin", -_UNDER_WAY_S)) | (f.col("open_until") == f.col("time")))
-    )
-    soon = outages.TOGETHER // datetime.timedelta(seconds=1)
-    is_late = (f.col("latency_ms") >= THRESHOLDS.outage_ms) & (f.col("time") < _later("end", soon))
-    is_late |= ~f.col("planned")
-    is_stuck = f.col("errors").isNotNull() & is_late
-    phase = (
-        f.when(to_old_leader & (f.col("time") > f.col("begin")) & (is_lost | is_stuck), "during")
-        .when(f.col("time") > f.col("end"), "after")
-        .when(is_lost, "during")
-        .when(answered.isNull(), f.lit(None))
-        .when(answered >= f.col("begin"), "during")
-        .when(f.col("time") >= _later("begin", -_AROUND_S), "before")
-    )
-    of_one = Window.partitionBy("file", "packet", "correlation_id")
-    lost_with_own = f.max(is_lost & to_old_leader & (f.col("phase") == "during")).over(of_one)
-    in_outage = f.max((f.col("phase") == "during") & ~f.col("planned")).over(of_one)
     return (
-        calls.join(f.broadcast(failovers.withColumn("slot", f.explode(slot))), "slot")
-        .where(f.col("time") <= _later("end", _AROUND_S))
-        .withColumn("phase", phase)
-        .where("phase is not null")
-        .withColumns({"lost_with_own": lost_with_own & is_lost & ~to_old_leader, "in_outage": in_outage})
-        .where("not lost_with_own and (phase = 'during' or not in_outage)")
-    )
+        calls.join(f.broadcast(around), "slot")
+        .withColumn("roles", f.expr(f"filter({_ROLES}, role -> role.phase is not null)"))
+        .selectExpr(
+            "*",
+            "exists(roles, role -> role.phase = 'during' and role.is_lost and role.is_own) as lost_with_own",
+            "exists(roles, role -> role.phase = 'during' and not role.of.planned) as in_outage",
+        )
+        # outer: for any other explosion, Spark makes the array once more, to leave out rows where it is empty
+        .withColumn("role", f.explode_outer("roles"))
+        .where("role is not null")
+        .where("not (lost_with_own and role.is_lost and not role.is_own) and (role.phase = 'during' or not in_outage)")
+        .select("*", "role.phase", "role.of.*")
+    )  # fmt: skip
+
+
+_LOST_IN = f"""
+    response_time is null and time < of.capture_end - interval {_UNDER_WAY_S} seconds and (
+        time >= of.begin
+        -- what was sent before got lost with the old leader, not with a client's connection or in an earlier failover
+        or coalesce(broker_id = of.from_leader, true) and time >= of.earliest
+            and (open_until >= of.begin - interval {_UNDER_WAY_S} seconds or open_until = time)
+    )"""
+
+#: What a request is to each of ``failovers``: whether it was sent to the old leader (``is_own``), whether it got lost,
+#: and the phase in which it counts, null if in none.
+_ROLES = f"""
+transform(
+    transform(failovers, of -> named_struct(
+        'of', of, 'is_own', coalesce(broker_id = of.from_leader, false), 'is_lost', {_LOST_IN}
+    )),
+    role -> named_struct('of', role.of, 'is_own', role.is_own, 'is_lost', role.is_lost, 'phase', case
+        when time > role.of.end + interval {_AROUND_S} seconds then null
+        when role.is_own and time > role.of.begin and (
+            role.is_lost or errors is not null and (not role.of.planned or latency_ms >= {THRESHOLDS.outage_ms}
+                and time < role.of.end + interval {outages.TOGETHER // datetime.timedelta(seconds=1)} seconds)
+        ) then 'during'
+        when time > role.of.end then 'after'
+        when role.is_lost then 'during'
+        when response_time is null then null
+        when response_time >= role.of.begin then 'during'
+        when time >= role.of.begin - interval {_AROUND_S} seconds then 'before'
+    end)
+)"""
 
 
 def _of_leadership() -> SqlColumn:

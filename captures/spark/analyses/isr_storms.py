@@ -68,7 +68,7 @@ def run(of: Frames) -> DataFrame:
 
 def _flaps(row: Any, found: Results) -> bool:
     """Whether a replica left more often than its broker was restarted."""
-    restarts = Counter(bounce.broker_id for bounce in found.bounces if bounce.last_time <= row.last_time)
+    restarts = Counter(b.broker_id for b in found.bounces if (b.last_time or b.back_time) <= row.last_time)
     most = max((restarts[broker] for broker in row.brokers), default=0)
     return bool(row.max_shrinks >= found.thresholds.isr_storm_shrinks and row.max_shrinks > most)
 

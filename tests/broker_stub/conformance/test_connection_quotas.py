@@ -1,10 +1,9 @@
-"""CQ: who may connect and when (section 12a of docs/broker-semantics.md; rules B1.45 to B1.52).
-
-How long an acceptor was blocked is measured here: broker_stub/ has no meter of it.
-"""
+"""CQ: who may connect and when (section 12a of docs/broker-semantics.md; rules B1.45 to B1.52)."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce.broker_stub.connection_limits import UNLIMITED, ConnectionLimits
-from kce.broker_stub.reactor.quotas import ConnectionQuotas
+from kce.broker_stub.reactor.quotas import ConnectionQuotas, ListenerMeters
 from kce.broker_stub.sampled import now_ms
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
@@ -31,19 +30,36 @@ class Throttled(Exception):
 
 
 class Acceptors:
-    """Accept as `Acceptor` does. ``blocked``: seconds by listener. ``held``: seconds for which addresses are held."""
+    """Accept as `Acceptor` does. By listener: for how many ns it was ``blocked``, for how many ms its connections were
+    ``throttled`` on average, and those of addresses ``held``."""
 
     def __init__(self, **limits: object) -> None:
         self.quotas = ConnectionQuotas(ConnectionLimits(**WINDOW, **limits), REPLICATION)  # type: ignore[arg-type]
-        self.blocked = dict.fromkeys(LISTENERS, 0.0)
-        self.held = dict.fromkeys(LISTENERS, 0.0)
         for listener, address in ADDRESSES.items():
             assert not self.quotas.exceeded
-            assert (self.quotas.open_from(address), self.rate(listener)) == (0, 0)
+            assert self.quotas.open_from(address) == 0
+            assert listener not in self.quotas.listeners
 
-    def rate(self, listener: str) -> float:
-        found = self.quotas._rates.get(("listener", listener))
-        return sum(count for _, count in found._window) if found else 0
+    def _each(self, read: Callable[[ListenerMeters], float]) -> dict[str, float]:
+        found = self.quotas.listeners
+        values = {name: read(found[name]) if name in found else 0.0 for name in LISTENERS}
+        return {name: 0.0 if math.isnan(value) else value for name, value in values.items()}
+
+    @property
+    def blocked(self) -> dict[str, float]:
+        return self._each(lambda meters: meters.blocked_ns)
+
+    @property
+    def throttled(self) -> dict[str, float]:
+        return self._each(lambda meters: meters.throttle_time.measure(now_ms()))
+
+    @property
+    def held(self) -> dict[str, float]:
+        return self._each(lambda meters: meters.ip_throttle_time.measure(now_ms()))
+
+    @property
+    def rates(self) -> dict[str, float]:
+        return self._each(lambda meters: meters.rate.measure(trio.current_time()))
 
     def count(self, listener: str) -> int:
         return self.quotas.open_from(ADDRESSES[listener])
@@ -61,12 +77,8 @@ class Acceptors:
         address, was_throttled = address or ADDRESSES[listener], False
         due = trio.current_time() + interval_ms / 1000
         for _ in range(count):
-            begin = trio.current_time()
             await self.quotas.wait_for_slot(listener)
-            self.blocked[listener] += trio.current_time() - begin
-            delay = self.quotas.ip_delay(listener, address)
-            if delay:
-                self.held[listener] += delay
+            if self.quotas.ip_delay(listener, address):
                 was_throttled = True
                 if not throttled:
                     raise Throttled
@@ -102,22 +114,26 @@ async def test_there_are_no_limits_by_default(autojump_clock: MockClock) -> None
         assert a.count(listener) == 10_000
         a.release(listener)
         assert a.count(listener) == 9999
+    assert a.quotas.rate.measure(trio.current_time()) > 0
+    assert all(a.rates.values())
     assert not any(a.blocked.values())
 
 
 @kafka("CQ-5")
-async def test_the_limit_of_the_broker(nursery: trio.Nursery) -> None:  # rule B1.48
+async def test_the_limit_of_the_broker(nursery: trio.Nursery, mock_clock: MockClock) -> None:  # rule B1.48
     """The listener between brokers goes beyond it, and others wait until there are fewer than that."""
     a = Acceptors(total=800)
     await a.accept(EXTERNAL, 800)
-    assert (a.count(EXTERNAL), a.quotas.exceeded) == (800, False)
+    assert (a.count(EXTERNAL), a.quotas.exceeded, a.blocked[EXTERNAL]) == (800, False, 0)
 
     nursery.start_soon(a.accept, EXTERNAL, 1)
     await wait_all_tasks_blocked()
     assert a.count(EXTERNAL) == 800
+    mock_clock.jump(0.1)
     a.release(EXTERNAL)
     await wait_all_tasks_blocked()
     assert (a.count(EXTERNAL), a.quotas.exceeded) == (800, False)
+    assert a.blocked[EXTERNAL] == pytest.approx(1e8)
 
     await a.accept(REPLICATION, 1)
     assert a.quotas.exceeded
@@ -183,6 +199,7 @@ async def test_a_rate_above_the_limits_of_listeners(autojump_clock: MockClock) -
             nursery.start_soon(measure, listener)
     assert rates == pytest.approx(dict.fromkeys(LISTENERS, 30), abs=7)
     assert all(a.blocked.values())
+    assert all(a.throttled.values())
     assert [a.count(listener) for listener in LISTENERS] == [600] * 3
 
 
@@ -236,8 +253,8 @@ async def test_what_is_rejected_does_not_count(autojump_clock: MockClock) -> Non
         a.quotas.ip_config_changed(ADDRESSES[listener], 0)
         with pytest.raises(Throttled):
             await a.accept(listener, 1)
-        for key in (("ip", ADDRESSES[listener]), ("listener", listener), ("broker", "")):
-            assert a.quotas._rates[key]._measured.total(now_ms()) == 0
+        for rate in (a.quotas.addresses[ADDRESSES[listener]], a.quotas.listeners[listener].rate, a.quotas.rate):
+            assert rate.measure(trio.current_time()) == 0
 
 
 @kafka("CQ-16")

@@ -8,7 +8,7 @@ import pytest
 
 from kce.broker_stub.log import Isolation
 from kce.broker_stub.log.segments import OffsetMetadata
-from kce.broker_stub.replication.data_plane import DelayedFetch
+from kce.broker_stub.replication.delayed import DelayedFetch
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read
 from kce.wire import ErrorCode
 from tests.broker_stub.replication.support import A0, RecordNode, a_node, batch

@@ -18,7 +18,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
 from kce.broker_stub.log import Log
-from kce.broker_stub.replication.fetcher import FetcherManager, FetchState, FollowerPort
+from kce.broker_stub.replication.fetcher import FetchState, FollowerPort
+from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.wire import ErrorCode
 from tests.broker_stub.log.support import a_log, batch, everything
 from tests.broker_stub.replication.support import A0, RecordNode

@@ -159,16 +159,20 @@ def test_select_protocol_chooses_compatible_protocol() -> None:
 @kafka("GM-25")
 def test_supports_protocols() -> None:
     made = group()
-    assert made.supports(CONSUMER, ["roundrobin", "range"])
+
+    def supports(protocol_type: str, *protocols: str) -> bool:
+        return made.supports(protocol_type, tuple((name, b"") for name in protocols))
+
+    assert supports(CONSUMER, "roundrobin", "range")
     made.add(member("a", "range", "roundrobin"))
     made.move_to(PREPARING)
-    assert made.supports(CONSUMER, ["roundrobin", "foo"])
-    assert made.supports(CONSUMER, ["range", "foo"])
-    assert not made.supports(CONSUMER, ["foo", "bar"])
+    assert supports(CONSUMER, "roundrobin", "foo")
+    assert supports(CONSUMER, "range", "foo")
+    assert not supports(CONSUMER, "foo", "bar")
     made.add(member("b", "roundrobin", "blah"))
-    assert made.supports(CONSUMER, ["roundrobin", "foo"])
-    assert not made.supports("invalid_type", ["roundrobin", "foo"])
-    assert not made.supports(CONSUMER, ["range", "foo"])
+    assert supports(CONSUMER, "roundrobin", "foo")
+    assert not supports("invalid_type", "roundrobin", "foo")
+    assert not supports(CONSUMER, "range", "foo")
 
 
 @kafka("GM-26")

@@ -14,6 +14,7 @@ from kce import wire
 from kce.broker_stub.handlers.kafka_apis import KafkaApis
 from kce.broker_stub.log import LogConfig, Origin
 from kce.broker_stub.partition import ALL
+from kce.broker_stub.reactor import RequestMetrics
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.broker_stub.transactions.metadata import TransactionState
 from kce.wire import ErrorCode
@@ -83,6 +84,17 @@ async def test_write_txn_markers_with_either_acl(node: Guarded, operation: Opera
 @pytest.mark.parametrize("version", range(6))
 async def test_add_partitions_to_txn_without_the_acls(node: Guarded, version: int) -> None:
     topics = (wire.AddPartitionsToTxnTopic(name="topic", partitions=(0,)),)
+    metrics = RequestMetrics()
+    metrics.add(wire.Header(24, version, 1), await _refused(node, topics, version), (0.001,) * 6)
+    ((counted, of_kind),) = metrics.apis.items()
+    assert counted == ("AddPartitionsToTxn" if version < 4 else "AddPartitionsToTxnVerification")
+    assert dict(of_kind.histograms())["TotalTimeMs"].count == 1
+
+
+async def _refused(
+    node: Guarded, topics: tuple[wire.AddPartitionsToTxnTopic, ...], version: int
+) -> wire.AddPartitionsToTxnRequest:
+    """The request that was refused."""
     if version < 4:
         request = wire.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="txnId1", v3_and_below_producer_id=15, v3_and_below_topics=topics
@@ -91,12 +103,14 @@ async def test_add_partitions_to_txn_without_the_acls(node: Guarded, version: in
         (partition,) = found.results_by_partition
         assert (found.name, partition.partition_index) == ("topic", 0)
         assert partition.partition_error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return
+        return request
     transaction = wire.AddPartitionsToTxnTransaction(
         transactional_id="txnId1", producer_id=15, producer_epoch=0, verify_only=True, topics=topics
     )
-    answer = await node.ask(wire.AddPartitionsToTxnRequest(transactions=(transaction,)), version)
+    request = wire.AddPartitionsToTxnRequest(transactions=(transaction,))
+    answer = await node.ask(request, version)
     assert answer.error_code == DENIED
+    return request
 
 
 def values(state: TransactionState, *partitions: TopicPartition, producer_id: int = 12345) -> SimpleNamespace:

@@ -61,7 +61,7 @@ def test_offsets_inside_a_new_batch_must_be_in_sequence() -> None:
 @kafka("LVT-9")
 def test_append_time_with_conversion() -> None:
     log = a_log(message_timestamp_type="LogAppendTime")
-    log.append_as_leader(batch(*VALUES, magic=0, timestamp=-1, codec=Codec.GZIP), 0)
+    assert log.append_as_leader(batch(*VALUES, magic=0, timestamp=-1, codec=Codec.GZIP), 0).converted == 3
     found = stored(log)
     assert (found.magic, found.codec, found.timestamp_type) == (2, Codec.GZIP, TimestampType.LOG_APPEND_TIME)
     assert (len(found.records), found.max_timestamp) == (3, NOW_MS)
@@ -73,7 +73,7 @@ def test_append_time_with_conversion() -> None:
 def test_append_time_without_conversion() -> None:
     data = batch(*VALUES, timestamp=1234, codec=Codec.GZIP)
     log = a_log(message_timestamp_type="LogAppendTime")
-    log.append_as_leader(data, 0)
+    assert log.append_as_leader(data, 0).converted == 0
     found = stored(log)
     assert (len(found.records), found.timestamp_type, found.max_timestamp) == (3, TimestampType.LOG_APPEND_TIME, NOW_MS)
     assert log.segments[0].max_timestamp == (NOW_MS, 2)
@@ -89,7 +89,7 @@ def test_create_time_in_a_topic_with_gzip(codec: Codec) -> None:
     """What is compressed so already is not compressed again."""
     log = a_log(compression_type="gzip")
     data = of_a_producer(codec)
-    log.append_as_leader(data, 40)
+    assert log.append_as_leader(data, 40).converted == (3 if codec is Codec.NONE else 0)
     found = stored(log)
     assert (found.codec, found.timestamp_type) == (Codec.GZIP, TimestampType.CREATE_TIME)
     assert [record.timestamp for record in found.records] == list(TIMES)

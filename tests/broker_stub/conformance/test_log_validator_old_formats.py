@@ -40,7 +40,7 @@ def three(magic: int, codec: Codec) -> bytes:
 )
 def test_append_time_without_compression(magic: int, expected: tuple[int, int]) -> None:
     log, data = old_log(magic, message_timestamp_type=APPEND_TIME), batch(*VALUES, magic=magic, timestamp=1234)
-    log.append_as_leader(data, 0)
+    assert log.append_as_leader(data, 0).converted == 0
     assert log.log_end_offset == len(stored(log)) == 3
     assert len(everything(log)) == len(data)
     if magic:
@@ -57,7 +57,7 @@ def test_append_time_with_compression(source: int, timestamp: int) -> None:
     """Format 0 is converted, format 1 kept."""
     log = old_log(1, message_timestamp_type=APPEND_TIME)
     data = batch(*VALUES, magic=source, timestamp=timestamp, codec=GZIP)
-    log.append_as_leader(data, 0)
+    assert log.append_as_leader(data, 0).converted == (3 if source == 0 else 0)
     (found,) = stored(log)  # with its checksum
     assert (found.magic, found.timestamp_type, found.max_timestamp) == (1, TimestampType.LOG_APPEND_TIME, NOW_MS)
     assert [record.timestamp for record in found.records] == [NOW_MS] * 3
@@ -75,7 +75,7 @@ def test_append_time_with_compression(source: int, timestamp: int) -> None:
 )
 def test_create_time(source: Codec, target: str, offset_of_max: int) -> None:
     log, data = old_log(1, compression_type=target), three(1, source)
-    log.append_as_leader(data, 0)
+    assert log.append_as_leader(data, 0).converted == (3 if source is Codec.NONE and target == "gzip" else 0)
     found = stored(log)
     assert len(found) == (3 if target == "producer" else 1)
     for one in found:
@@ -92,7 +92,7 @@ def test_create_time(source: Codec, target: str, offset_of_max: int) -> None:
 @kafka("LVT-17")
 def test_up_conversion_from_format_0_leaves_no_time() -> None:
     log = old_log(1)
-    log.append_as_leader(batch(*VALUES, magic=0, timestamp=-1, codec=GZIP), 0)
+    assert log.append_as_leader(batch(*VALUES, magic=0, timestamp=-1, codec=GZIP), 0).converted == 3
     (found,) = stored(log)
     assert (found.magic, found.timestamp_type, found.max_timestamp) == (1, TimestampType.CREATE_TIME, -1)
     assert (found.producer_id, found.producer_epoch, found.base_sequence) == (-1, -1, -1)
@@ -130,7 +130,7 @@ def test_offsets_begin_where_the_log_ends(source: int, codec: Codec, target: int
     before = [record.offset for one in wire.read_records(data).batches for record in one.records]
     assert before == [0, 1, 2]
     log.truncate_fully(START)
-    log.append_as_leader(data, 0)
+    assert log.append_as_leader(data, 0).converted == (3 if source != target else 0)
     found = stored(log)
     assert {(one.magic, one.codec) for one in found} == {(target, codec)}
     assert [record.offset for one in found for record in one.records] == [START, START + 1, START + 2]

@@ -20,8 +20,9 @@ from kce.wire import ErrorCode
 from kce.wire.metadata_version import LATEST
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import PARTITION, a_log, batch
-from tests.broker_stub.replication.support import ID, Leader
+from tests.broker_stub.replication.support import ID, Leader, a_node
 from tests.broker_stub.replication.test_fetcher import AT_LEADER, Follower
+from tests.broker_stub.support import ID_A, lai_state, leader_and_isr, update_metadata
 
 kafka = pytest.mark.kafka
 
@@ -134,6 +135,15 @@ async def test_a_truncation_by_fetch_leaves_the_high_watermark(nursery: trio.Nur
     await f.follow(5)
     assert (f.log.log_end_offset, f.log.high_watermark) == (140, 130)
     assert f.moved == []
+
+
+@kafka("RFT-11")
+async def test_the_lag_is_known_without_records(nursery: trio.Nursery) -> None:
+    f = Follower(nursery, log_of({2: 0}))
+    f.leader.fetched = [{"high_watermark": 0}]
+    await f.follow(5)
+    (fetcher,) = f.fetchers.fetchers
+    assert fetcher.partitions[PARTITION].lag == 0
 
 
 @kafka("RFT-12")
@@ -319,3 +329,24 @@ async def test_consumers_are_woken_by_a_new_high_watermark(nursery: trio.Nursery
     await f.follow(5)
     assert f.moved == ([PARTITION] if is_new else [])
     assert log.high_watermark == 100
+
+
+@pytest.mark.parametrize(
+    ("adding", "counted"),
+    [pytest.param((1,), True, marks=kafka("RFT-18")), pytest.param((), False, marks=kafka("RFT-19"))],
+)
+async def test_what_a_reassignment_brings_here_is_counted(adding: tuple[int, ...], counted: bool) -> None:
+    """The replica that it removes is another; upstream tells the fetcher whether this one is added."""
+    leader = Leader(("host2", 9021, 2, "DATA"), ID_A)
+    records = batch(b"x", leader_epoch=0)
+    leader.fetched = [{"records": records, "high_watermark": 0}]
+    async with a_node(dial=leader.dial) as node:
+        await node.ask(update_metadata())
+        state = lai_state(
+            leader=2, isr=(2, 3), replicas=(1, 2, 3), is_new=True, adding_replicas=adding, removing_replicas=(3,)
+        )
+        await node.ask(leader_and_isr(state))
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.log.log_end_offset == 1
+        plane = node.replication.data_plane
+        assert (plane.reassignment_bytes_in, plane.reassignment_bytes_out) == (len(records) if counted else 0, 0)

@@ -15,7 +15,7 @@ import pytest
 from kce.broker_stub.errors import InvalidTxnState, Refused
 from kce.broker_stub.log import Appended, Origin
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import Produced
+from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.transactions.verification import TransactionVerification, Verified, Writer
 from kce.broker_stub.transactions.verifier import Errors, OnVerified
 from kce.wire import ErrorCode as E

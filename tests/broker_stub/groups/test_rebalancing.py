@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from kce.broker_stub.groups.coordinator import Sync
-from kce.broker_stub.groups.group import GroupState, IllegalState
+from kce.broker_stub.groups.group import Group, GroupState, IllegalState
 from kce.broker_stub.groups.joining import Join
 from kce.broker_stub.groups.member import Client, JoinResult, SyncResult
 from kce.broker_stub.groups.rebalancing import DelayedSync
@@ -270,7 +270,7 @@ async def test_what_waits_for_syncs_is_over(mock_clock: MockClock) -> None:  # r
     host.join(**LONG)
     host.advance(DELAY_MS)
     group, rebalancing = host.group(), host.coordinator.rebalancing
-    known = vars(group).copy()
+    known = {name: getattr(group, name) for name in Group.__slots__}
     others = (
         {"generation": 2}, {"pending_syncs": set()}, {"state": GroupState.PREPARING_REBALANCE},
         {"state": GroupState.EMPTY}, {"state": GroupState.DEAD},
@@ -278,9 +278,11 @@ async def test_what_waits_for_syncs_is_over(mock_clock: MockClock) -> None:  # r
     assert not DelayedSync(rebalancing, group, 300).try_complete()
     for change in others:
         operation = DelayedSync(rebalancing, group, 300)
-        vars(group).update(change)
+        for name, value in change.items():
+            setattr(group, name, value)
         assert (operation.try_complete(), operation.is_completed) == (True, True), change
-        vars(group).update(known)
+        for name, value in known.items():
+            setattr(group, name, value)
     group.state = GroupState.STABLE
     assert not DelayedSync(rebalancing, group, 300).try_complete()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kce.broker_stub.groups.records import (
@@ -85,6 +85,7 @@ def test_any_bytes_are_read_or_refused(read: object, data: bytes) -> None:
     assert isinstance(found, (OffsetKey, GroupKey, UnknownKey, CommittedOffset, GroupMetadataValue))
 
 
+@settings(deadline=None)
 @given(GROUPS, st.data())
 def test_a_record_that_was_cut_is_refused(value: GroupMetadataValue, data: st.DataObject) -> None:
     written = write_group(value, LATEST)

@@ -8,7 +8,7 @@ from random import Random
 from kce import wire
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.log import Log, LogConfig, LogContext
-from kce.broker_stub.log.segments import FlushableLog
+from kce.broker_stub.log.segments import NOTHING_RECENT, FlushableLog, RestingLog
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch
 from kce.wire.batch_header import read_headers
@@ -21,7 +21,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Context(LogContext):
-    """Flushes and deletes at once. ``failures``: of its log directory."""
+    """Flushes and deletes at once. ``failures``: of its log directory. ``woken``: so often a log woke or was loaded."""
 
     def __init__(
         self, disk: Disk | None = None, producer_id_expiration_ms: int = 86_400_000, path: str = "/logs"
@@ -31,7 +31,9 @@ class Context(LogContext):
         self.disk = disk or MemoryDisk(self.now_ms)
         self.random = Random(7)
         self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.recent = NOTHING_RECENT
         self.failures: list[OSError] = []
+        self.woken = 0
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -43,6 +45,9 @@ class Context(LogContext):
     def flush_later(self, log: FlushableLog, end_offset: int) -> None:
         assert isinstance(log, Log)
         log.flush(end_offset)
+
+    def woke(self, log: RestingLog) -> None:
+        self.woken += 1
 
     def failed(self, error: OSError) -> None:
         self.failures.append(error)

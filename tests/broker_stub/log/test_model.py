@@ -1,6 +1,7 @@
 """A log beside a model of it, a list of batches, through random appends, cuts, deletions, ends and crashes.
 
-After each step everything that can be asked of the log is asked, and worked out from the list.
+After each step everything that can be asked of the log is asked, and worked out from the list. One that rests whenever
+it can has the same answers.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class Segment:
 class Modelled:
     """The log, and what it should be."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.chance = Random(seed)
+        self.segment_bytes = segment_bytes
         self.settings = {
-            "segment_bytes": SEGMENT_BYTES, "index_interval_bytes": self.chance.choice([0, 100, 250]),
+            "segment_bytes": segment_bytes, "index_interval_bytes": self.chance.choice([0, 100, 250]),
             "retention_ms": -1, "file_delete_delay_ms": 0,
         }  # fmt: skip
         self.context = Context(MemoryDisk(lambda: NOW_MS))
@@ -94,7 +96,7 @@ class Modelled:
             self.sequences[one.producer] = one.sequence + one.last - one.base + 1
 
     def _make_room(self, size: int, base: int = 0) -> None:
-        if self.segments[-1].size + size > SEGMENT_BYTES:
+        if self.segments[-1].size + size > self.segment_bytes:
             self._roll(base)
 
     def _roll(self, base: int = 0) -> None:
@@ -406,3 +408,26 @@ def test_a_log_is_what_its_model_is(seed: int) -> None:
     for step in steps:
         step(m)
         check(m)
+
+
+WITHOUT_PRODUCERS = [
+    (step, weight) for step, weight in STEPS if step not in (Modelled.produce, Modelled.end_transaction)
+]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_log_that_rests_is_what_its_model_is(seed: int) -> None:
+    m = Modelled(seed, segment_bytes=4 * SEGMENT_BYTES)
+    steps = m.chance.choices([step for step, _ in WITHOUT_PRODUCERS], [w for _, w in WITHOUT_PRODUCERS], k=70)
+    rested = 0
+    for step in steps:
+        step(m)
+        can_rest = len(m.segments) == 1 and m.segments[0].batches != []
+        assert m.log.rest() == can_rest
+        rested += can_rest
+        assert (m.log.end, m.log.size) == (m.place(m.end), sum(segment.size for segment in m.segments))
+        assert (m.log.high_watermark, m.log.last_stable_offset) == (m.high_watermark, m.high_watermark)
+        assert (m.log.leader_epochs, m.log.has_files) == (tuple(m.epochs), True)
+        if m.chance.random() < 0.7:  # else the next step finds it at rest
+            check(m)
+    assert rested > 10

@@ -9,8 +9,9 @@ from kce.broker_stub.errors import OffsetOutOfRange, RecordListTooLarge
 from kce.broker_stub.log import Appended, Isolation, Log, OffsetMetadata
 from kce.broker_stub.log.log import UNKNOWN_OFFSET
 from kce.broker_stub.log.segment import Segment
-from kce.broker_stub.log.segments import FetchedRecords
+from kce.broker_stub.log.segments import MAX_RECENT_BYTES, FetchedRecords
 from kce.harness.world.memory_disk import MemoryDisk, MemoryFile
+from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import (
     FOLDER,
     NOW_MS,
@@ -19,6 +20,7 @@ from tests.broker_stub.log.support import (
     append,
     base_offsets,
     batch,
+    config,
     everything,
     produced,
 )
@@ -90,6 +92,36 @@ def test_what_was_appended_last_is_read_without_a_search(monkeypatch: pytest.Mon
     log.set_high_watermark(7)
     assert read(log, 5, end).records == batch(b"x", base_offset=5, leader_epoch=0)
     assert read(log, 6, Isolation.HIGH_WATERMARK) == FetchedRecords(OffsetMetadata(6, 6, 0), batches(6))
+
+
+def test_the_last_append_is_not_read_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, end = Context(), Isolation.LOG_END
+    log, other = a_log(context), Log(context, TopicPartition("b", 0), config())
+
+    def expected(value: bytes, offset: int = 0) -> FetchedRecords:
+        found = batch(value, base_offset=offset, leader_epoch=0)
+        return FetchedRecords(OffsetMetadata(offset, 0, offset * len(found)), found)
+
+    append(log, b"x")
+    log.set_high_watermark(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "slice", None)
+        assert read(log, 0, end) == read(log, 0, Isolation.HIGH_WATERMARK) == expected(b"x")
+    log.truncate_to(0)
+    assert read(log, 0, end) == FetchedRecords(OffsetMetadata(0, 0, 0))
+    append(log, b"y")
+    append(log, b"z")
+    assert read(log, 1, end) == expected(b"z", 1)
+    append(other, b"o")  # of the same size, in the same place
+    assert read(log, 1, end) == expected(b"z", 1)
+    assert read(other, 0, end) == expected(b"o")
+    size = MAX_RECENT_BYTES - len(batch(b"")) - 10
+    for length, is_recent in ((size, True), (size + 20, False)):
+        append(log, b"r" * length)
+        assert bool(context.recent.parts) == is_recent
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "slice", lambda *_: b"file")
+            assert (read(log, log.log_end_offset - 1, end, 10**6).records == b"file") != is_recent
 
 
 def test_where_offsets_are() -> None:

@@ -14,6 +14,7 @@ from kce.broker_stub.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
+    MessageTooLarge,
     UnsupportedCompressionType,
 )
 from kce.broker_stub.log import Isolation, Log, Origin, validation
@@ -117,6 +118,32 @@ def test_a_partial_batch_at_the_end_is_cut_off() -> None:
     for size in (0, 5, 60):
         assert log.append_as_leader(data[:size], 0).first_offset == -1
     assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"compression_type": "uncompressed"},
+        {"compression_type": "gzip"},
+        {"message_timestamp_type": "LogAppendTime"},
+    ],
+)
+def test_a_coordinators_batch_is_appended_as_that_of_a_client(settings: dict[str, str]) -> None:
+    """It is not validated, which changes nothing else."""
+    by_client, by_coordinator = a_log(**settings), a_log(**settings)
+    for _ in range(2):
+        one = by_client.append_as_leader(batch(b"a", b"b"), 3)
+        assert by_coordinator.append_as_leader(batch(b"a", b"b"), 3, origin=Origin.COORDINATOR) == one
+    assert everything(by_client) == everything(by_coordinator)
+    assert by_client.latest_epoch == by_coordinator.latest_epoch
+
+
+def test_a_coordinators_batch_may_be_too_large() -> None:
+    data = batch(b"a" * 100)
+    assert a_log(max_message_bytes=len(data)).append_as_leader(data, 0, origin=Origin.COORDINATOR).size == len(data)
+    log = a_log(max_message_bytes=len(data) - 1)
+    refused(log, data, MessageTooLarge, "are allowed", origin=Origin.COORDINATOR)
 
 
 @kafka("LVT-37")

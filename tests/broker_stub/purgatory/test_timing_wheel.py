@@ -92,13 +92,36 @@ async def test_cancelled_tasks_never_run(autojump_clock: MockClock) -> None:
         for i, task in enumerate(tasks):
             timer.add(task, 10.0**i)
         assert timer.size == 4
-        tasks[1].cancel()
-        tasks[1].cancel()
-        tasks[3].cancel()
+        tasks[1].take_out()
+        tasks[1].take_out()
+        tasks[3].take_out()
         assert (timer.size, [task.is_waiting for task in tasks]) == (2, [True, False, True, False])
         await trio.sleep(5)
         assert (ran, timer.size) == ([0, 2], 0)
-        tasks[0].cancel()
+        tasks[0].take_out()
+        assert timer.size == 0
+
+
+@pytest.mark.parametrize("delay_ms", [0, 5, 50])
+async def test_what_a_task_does_to_others_of_its_tick(delay_ms: int, autojump_clock: MockClock) -> None:
+    """Tasks that it takes out do not run, and those that it restarts run once, later."""
+    ran: list[tuple[str, float]] = []
+
+    def noted(name: str) -> TimerTask:
+        return TimerTask(lambda: ran.append((name, round(trio.current_time() * 1000))))
+
+    async with running() as timer:
+        cancelled, restarted = noted("cancelled"), noted("restarted")
+
+        def first() -> None:
+            noted("first").run()
+            cancelled.take_out()
+            timer.restart(restarted, 100)
+
+        for task in (TimerTask(first), cancelled, restarted, noted("last")):
+            timer.add(task, delay_ms, at_once=False)
+        await trio.sleep(1)
+        assert ran == [("first", delay_ms), ("last", delay_ms), ("restarted", delay_ms + 100)]
         assert timer.size == 0
 
 
@@ -127,7 +150,7 @@ async def test_a_task_that_is_due_runs_soon_if_not_at_once(autojump_clock: MockC
         cancelled = TimerTask(lambda: ran.append("cancelled"))
         timer.add(cancelled, 0, at_once=False)
         assert (ran, timer.size) == ([], 2)
-        cancelled.cancel()
+        cancelled.take_out()
         await trio.testing.wait_all_tasks_blocked()
         assert (ran, timer.size) == (["soon"], 0)
         assert trio.current_time() == begin
@@ -185,7 +208,7 @@ async def test_where_tasks_wait(mock_clock: MockClock) -> None:  # rule B2.7
     timer.advance()
     assert (ran, timer.size) == ([1, 1, 19], 8)
     assert waiting(timer) == [(8025, 1), (8039, 1), (8040, 1), (8380, 1), (8400, 2), (16000, 2)]
-    tasks[3].cancel()
+    tasks[3].take_out()
     assert waiting(timer)[0] == (8025, 0)
     mock_clock.jump(0.400)
     timer.advance()

@@ -19,7 +19,7 @@ from kce.broker_stub.handlers import list_offsets, offset_for_leader_epoch
 from kce.broker_stub.handlers.fetch import HANDLER as FETCH
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.reactor.request import Action
-from kce.broker_stub.replication.fetcher import fetcher_id
+from kce.broker_stub.replication.fetcher_manager import fetcher_id
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition

@@ -27,6 +27,7 @@ from kce.broker_stub.replication.fetch_sessions import (
 from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.broker_stub.replication.reading import PartitionFetch, Read
 from kce.wire import ErrorCode
+from kce.wire.single_fetch import MOST
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.replication.support import A0, RecordNode, a_node, batch, fetch_request, values_of
 from tests.broker_stub.support import ID_A, ID_B, lai_state, leader_and_isr, stop_replica, umr_state, update_metadata
@@ -427,6 +428,55 @@ def test_a_follower_sends_what_has_changed() -> None:
     assert (request.session_id, request.session_epoch, listed(request)) == (0, 0, {1: 7})
     session.lost()
     assert session.sent == {}
+
+
+B0 = TopicPartition("b", 0)
+SENT = {A0: a_fetch(), A1: a_fetch(5), B0: a_fetch(1, ID_B)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "forgotten", "version", "is_alone"),
+    [
+        ({A1: a_fetch(6)}, [], 17, True),
+        ({A0: a_fetch(), A1: a_fetch(6)}, [], 17, True),  # one of them is as it was
+        ({A1: a_fetch(6), B0: a_fetch(1, ID_B), A0: a_fetch(9)}, [], 17, True),
+        ({A1: a_fetch(6), B0: a_fetch(2, ID_B)}, [], 17, False),
+        ({A0: a_fetch(), A1: a_fetch(5)}, [], 17, False),
+        ({}, [], 17, False),
+        ({A1: a_fetch(6)}, [A0], 17, False),
+        ({A1: a_fetch(6, ID_B)}, [], 17, False),  # another topic of that name
+        ({TopicPartition("a", 2): a_fetch()}, [], 17, False),
+        ({A1: a_fetch(6)}, [], 16, False),
+    ],
+)
+def test_what_changes_in_a_single_topic(
+    changed: dict[TopicPartition, FollowerFetch], forgotten: list[TopicPartition], version: int, is_alone: bool
+) -> None:
+    sessions = FollowerSession(100), FollowerSession(100)
+    for session in sessions:
+        session.request(SENT, (), 17)
+        assert session.changes_of_a_topic({A1: a_fetch(6)}, (), 17) is None  # not as long as there is no session
+        session.answered(77)
+    found = sessions[0].changes_of_a_topic(changed, forgotten, version)
+    if not is_alone:
+        assert (found, sessions[0].sent) == (None, SENT)
+        return
+    request, _ = sessions[1].request(changed, forgotten, version)
+    assert found is not None
+    assert {tp.partition: fetch.offset for tp, fetch in found.items()} == listed(request)
+    assert [topic.topic_id for topic in request.topics] == [ID_A]
+    assert sessions[0].sent == sessions[1].sent
+
+
+def test_a_long_list_of_changes_is_for_the_general_codec() -> None:
+    session = FollowerSession(100)
+    many = {TopicPartition("a", i): a_fetch() for i in range(MOST + 1)}
+    session.request(many, (), 17)
+    session.answered(77)
+    moved = {tp: a_fetch(1) for tp in many}
+    assert session.changes_of_a_topic(moved, (), 17) is None
+    del moved[A0]
+    assert session.changes_of_a_topic(moved, (), 17) == moved
 
 
 def test_the_version_of_a_session_depends_on_the_ids() -> None:

@@ -1,11 +1,12 @@
 """A follower's fetcher against a scripted leader (rules B5.4 to B5.19).
 
-Covers: broker_stub/replication/fetcher.py, broker_stub/replication/leader_connection.py.
+Covers: broker_stub/replication/fetcher.py, broker_stub/replication/fetcher_manager.py,
+broker_stub/replication/leader_connection.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,9 @@ from trio.testing import MockClock
 from kce import wire
 from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log import Log
-from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
+from kce.broker_stub.ports import NoTopicSettings
+from kce.broker_stub.replication.fetcher import FollowerPort
+from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import Endpoint, TopicPartition
 from tests.broker_stub.log.support import PARTITION, a_log, append, batch, values
@@ -26,6 +29,18 @@ AT_LEADER = Endpoint("DATA", "PLAINTEXT", "leader", 9)
 OTHER = TopicPartition("b", 1)
 
 
+class Settings(NoTopicSettings):
+    """Topics in ``unread`` are read when ``answers`` is set."""
+
+    def __init__(self) -> None:
+        self.unread: set[str] = set()
+        self.answers = trio.Event()
+
+    async def read(self, topics: Collection[str]) -> None:
+        await self.answers.wait()
+        self.unread.difference_update(topics)
+
+
 class Follower:
     """Broker 1, which has the log ``log`` of a-0, and follows broker 9."""
 
@@ -34,9 +49,11 @@ class Follower:
         self.log = log
         self.moved: list[TopicPartition] = []
         self.held: set[TopicPartition] = set()
+        self.settings = Settings()
         port = FollowerPort(
-            config(1, **properties), self.leader.dial, lambda: 77, self.moved.append, lambda tp: tp in self.held
-        )
+            config(1, **properties), self.leader.dial, lambda: 77, self.moved.append, lambda tp: tp in self.held,
+            topic_settings=self.settings,
+        )  # fmt: skip
         self.fetchers = FetcherManager(port)
         nursery.start_soon(self.fetchers.run)
 
@@ -79,6 +96,18 @@ async def test_records_are_appended_and_the_high_watermark_follows(follower: Mak
     assert f.leader.fetches() == [(2, 3, 1), (4, 3, 3), (4, 3, 3), (4, 3, 3)]
     assert f.leader.connections == 1
     assert set(f.leader.clients) == {"broker-1-fetcher-0"}
+
+
+async def test_records_wait_for_the_settings_of_their_topic(follower: MakeFollower) -> None:
+    f = follower()
+    f.settings.unread = {"a", "other"}
+    f.leader.fetched = [{"high_watermark": 2}, {"records": batch(b"x", base_offset=2, leader_epoch=3)}]
+    await f.follow()
+    assert (f.log.high_watermark, f.log.log_end_offset) == (2, 2)
+    f.settings.answers.set()
+    await f.settle()
+    assert f.log.log_end_offset == 3
+    assert f.settings.unread == {"other"}
 
 
 async def test_a_fetch_says_who_asks_and_for_how_much(follower: MakeFollower) -> None:  # rules B5.10, B5.11

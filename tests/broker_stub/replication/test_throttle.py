@@ -12,7 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
+from kce.broker_stub.replication.fetcher import FollowerPort
+from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.broker_stub.replication.throttle import (
     ALL_PARTITIONS,
     ReplicationQuota,
@@ -24,7 +25,7 @@ from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import PARTITION, a_log
 from tests.broker_stub.replication.support import Leader, RecordNode, a_node, batch
 from tests.broker_stub.replication.test_fetcher import AT_LEADER
-from tests.broker_stub.support import config
+from tests.broker_stub.support import config, lai_state, leader_and_isr
 
 kafka = pytest.mark.kafka
 
@@ -272,3 +273,19 @@ async def test_a_follower_in_sync_goes_on(autojump_clock: MockClock) -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert (log.log_end_offset, quota.is_exceeded) == (3, True)
         nursery.cancel_scope.cancel()
+
+
+# what a reassignment moves
+
+
+async def test_what_a_reassignment_takes_from_here_is_counted() -> None:
+    async with a_node() as node:
+        await node.lead(isr=(1,))
+        await node.produce(batch(b"x"))
+        plane = node.replication.data_plane
+        assert await take(node, 0)
+        assert plane.reassignment_bytes_out == 0
+        await node.ask(leader_and_isr(lai_state(isr=(1,), leader_epoch=1, replicas=(1, 2, 3), adding_replicas=(2,))))
+        for replica in (2, 3, -1):
+            assert (await node.fetch(0, replica=replica)).records
+        assert (plane.reassignment_bytes_in, plane.reassignment_bytes_out) == (0, len(batch(b"x")))

@@ -201,14 +201,17 @@ async def test_invalid_topics_are_refused(
     message: CreatableTopic, error: ErrorCode, validate_only: bool
 ) -> None:  # 10.3-10.6
     w = await World().start()
-    await w.create(topic("old.name", 1, 1))
+    own = (CreatableTopicConfig(name="retention.ms", value="7"),)
+    for name in ("old.name", "going"):
+        await w.create(topic(name, 1, 1, configs=own))
     await w.zk.ensure_paths([znodes.delete_topic_path("going")])
     before = await w.zk.get_topics(watch=False)
     result = await w.create(message, validate_only=validate_only)
     assert result.error_code == error
     assert result.error_message
+    assert ("deletion" in result.error_message) is (message.name == "going")
     assert await w.zk.get_topics(watch=False) == before
-    assert await w.zk.get_children("/config/topics") == ["old.name"]
+    assert await w.zk.get_configs("topics") == {key: {"retention.ms": "7"} for key in ("going", "old.name")}
 
 
 async def test_validate_only_writes_nothing() -> None:  # rule 10.6

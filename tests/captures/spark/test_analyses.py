@@ -4,7 +4,8 @@ Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.contro
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
 kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
-kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers, kce.captures.spark.analyses.bounces
+kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers, kce.captures.spark.analyses.bounces,
+kce.captures.spark.analyses.reassignments, kce.captures.spark.analyses.under_replicated
 """
 
 from __future__ import annotations
@@ -559,6 +560,96 @@ def test_isr_changes_and_the_storm_that_they_make(spark):
     assert (storm.changes, storm.shrinks, storm.expansions, storm.partitions, storm.brokers) == (11, 5, 6, 1, [2])
     assert storm.last_time - storm.first_time == datetime.timedelta(seconds=10)
     assert run("isr_storms", of(spark, states=flapping[:10])) == []
+
+
+def test_a_storm_while_a_broker_comes_back_that_was_down_at_first():
+    """Nothing is known of it before: the capture may begin in the middle."""
+
+    def told(back_s):
+        storm = row_of(
+            "isr_storms", first_time=START, last_time=START + datetime.timedelta(seconds=9), changes=12, shrinks=3,
+            expansions=9, partitions=1, max_shrinks=3, brokers=(2,),
+        )  # fmt: skip
+        bounces = [
+            row_of("bounces", broker_id=2, back_time=START + datetime.timedelta(seconds=second)) for second in back_s
+        ]
+        return [f.severity for f in ANALYSES["isr_storms"].findings(found(isr_storms=[storm], bounces=bounces))]
+
+    assert told([1]) == ["warning"]
+    assert told([1, 2, 3]) == []
+    assert told([1, 2, 30]) == ["warning"]
+
+
+def test_reassignments_from_where_to_where(spark):
+    def version(number, replicas, adding=(), removing=(), **more):
+        return {
+            "partition_epoch": number, "leader": 1, "leader_epoch": number, "replicas": replicas,
+            "adding_replicas": list(adding), "removing_replicas": list(removing), "time": number, **more,
+        }  # fmt: skip
+
+    states = [
+        version(0, [1, 2]), version(1, [3, 1, 2], [3], [2]), version(1, [3, 1, 2], [3], [2], server="10.0.0.2"),
+        version(2, [3, 1, 2], [3], [2], isr=[1, 2, 3]), version(3, [3, 1]),
+        version(0, [2, 3], partition=1), version(1, [2, 3], partition=1),  # its leader changed
+        version(0, [1, 2], partition=2), version(4, [2, 1], partition=2),  # another preferred leader
+        version(0, [1], partition=3), version(5, [1, 2], [2], partition=3),
+        version(6, [1], partition=4),  # the first that is known of it
+    ]  # fmt: skip
+    query = ANALYSES["reassignments"].run(of(spark, states=states))
+    rows = query.collect()
+    assert columns(rows, "partition from_replicas to_replicas adding_replicas removing_replicas") == [
+        (0, [1, 2], [3, 1, 2], [3], [2]),
+        (0, [3, 1, 2], [3, 1], [], []),
+        (2, [1, 2], [2, 1], [], []),
+        (3, [1], [1, 2], [2], []),
+    ]
+    (finding,) = ANALYSES["reassignments"].findings(found(reassignments=told_rows("reassignments", query)))
+    assert (finding.severity, finding.text) == (
+        "note",
+        "Replicas of 3 partitions were reassigned: orders-0 from [1, 2] to [3, 1] in 2.00 s, orders-2 from [1, 2] to "
+        "[2, 1], orders-3 from [1] to [1, 2] (not finished in the capture).",
+    )
+    assert finding.evidence == (("x", 2), ("x", 5), ("x", 9), ("x", 11))
+
+
+def test_partitions_that_miss_replicas_at_the_end(spark):
+    def state(number, isr, leader=1, **more):
+        return {
+            "partition_epoch": number, "leader": leader, "leader_epoch": 0, "isr": isr, "replicas": [1, 2, 3],
+            "time": number, **more,
+        }  # fmt: skip
+
+    states = [
+        state(0, [1, 2, 3]), state(1, [1, 2]), state(1, [1, 2], server="10.0.0.2", time=5),
+        state(0, [1, 2, 3], server="10.0.0.2", time=9),  # comes late
+        state(0, [1, 2], partition=1), state(1, [1, 2, 3], partition=1),
+        state(0, [1], partition=2), state(-1, [], -2, partition=2, time=9),  # was deleted
+        state(0, [3], partition=3, leader=-1),
+    ]  # fmt: skip
+    query = ANALYSES["under_replicated"].run(of(spark, states=states))
+    assert columns(query.collect(), "packet partition leader replicas isr missing") == [
+        (2, 0, 1, [1, 2, 3], [1, 2], [3]),
+        (9, 3, -1, [1, 2, 3], [3], [1, 2]),
+    ]
+    (finding,) = ANALYSES["under_replicated"].findings(found(under_replicated=told_rows("under_replicated", query)))
+    assert (finding.severity, finding.text) == (
+        "warning",
+        "At the end of the capture 2 partitions were under-replicated (orders-0, orders-3 without a leader): replicas "
+        "on brokers 1, 2 and 3 were not in sync.",
+    )
+    assert finding.evidence == (("x", 2), ("x", 9))
+
+    def severity(back):
+        lives = [row_of("bounces", broker_id=broker, back_time=START + back) for broker in (1, 2, 3)]
+        end = row_of("controllers", last_time=START + datetime.timedelta(seconds=60))
+        rows = told_rows("under_replicated", query)
+        (finding,) = ANALYSES["under_replicated"].findings(
+            found(under_replicated=rows, bounces=lives, controllers=[end])
+        )
+        return finding.severity
+
+    assert severity(datetime.timedelta(seconds=40)) == "warning"
+    assert severity(datetime.timedelta(seconds=55)) == "note"
 
 
 def test_churn_and_how_long_nobody_led(spark):

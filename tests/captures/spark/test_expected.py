@@ -83,6 +83,20 @@ def test_all_findings_that_should_be_and_no_other(findings_of, name):
     assert len(found) == len(EXPECTED[name])
 
 
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_reassignment_of_a_tour_is_told(findings_of, name):
+    found = [f.text for f in findings_of(name).findings() if f.analysis == "reassignments"]
+    if not any(step["step"] == "reassigned" for step in scenario(name)["steps"]):
+        assert found == []
+        return
+    (text,) = found
+    assert re.fullmatch(
+        r"Replicas of 2 partitions were reassigned: solo-0 from \[2\] to \[1, 3\] in (\d\d\d ms|\d\.\d\d s), "
+        r"orders-3 from \[1, 3, 2\] to \[2, 1\]\.",
+        text,
+    )
+
+
 def test_the_outages_of_the_zombies_began_when_they_were_stopped(findings_of):
     name = "kafka-3.9.1-zombie"
     stopped = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import signal
@@ -262,6 +263,34 @@ def test_ports_that_are_given(spark, tmp_path):
     assert found == ["9091", "data"]
     assert 0 < quality.other_packets["TCP of other ports"] < quality.packets
     assert quality.requests == 2
+
+
+def test_only_a_span_of_a_capture(spark):
+    """Its findings are those of a capture that begins and ends in the middle; who listens where is known."""
+    with CaptureFile(ZOMBIE) as capture:
+        requests = [message for message in Decoder(capture).messages() if isinstance(message, Request)]
+    times = sorted(request.place.time_ns // 1000 * 1000 for request in requests)
+    since_ns, until_ns = times[len(times) // 3], times[2 * len(times) // 3]
+    whole = analyze([ZOMBIE], spark=spark, only=["requests", "transport"])
+
+    def analyzed(*span):
+        return analyze([ZOMBIE], spark=spark, only=["requests", "transport"], span=job.Span(*span))
+
+    def count(found):
+        return sum(row.requests for row in found.requests)
+
+    def in_span(since, until):
+        return sum(since <= time < until for time in times)
+
+    part = analyzed(since_ns, until_ns)
+    assert 0 < count(part) == in_span(since_ns, until_ns) < len(times)
+    assert count(analyzed(since_ns, None)) == in_span(since_ns, math.inf)
+    assert count(analyzed(None, until_ns)) == in_span(0, until_ns)
+    assert part.endpoints == whole.endpoints
+    assert part.quality == whole.quality
+    assert count(whole) == len(times)
+    with pytest.raises(CaptureError, match=r"no request in that time; there are requests from 2026-\S+ \S+ to 2026-"):
+        analyzed(times[-1] + 1_000_000_000, None)
 
 
 def test_a_folder_that_is_not_empty_is_not_overwritten_unasked(spark, tmp_path):

@@ -16,16 +16,16 @@ from tests.captures.samples import CAPTURES
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 
 #: One for each analysis (some join with a broadcast table), and some that prepare.
-MAX_JOBS = 72
+MAX_JOBS = 88
 
 
 @pytest.mark.slow
 def test_the_driver_finds_what_tasks_find_in_few_jobs(spark, monkeypatch, awkward):
     jobs = spark.sparkContext.statusTracker()
     for path in (ZOMBIE, str(awkward)):
-        before = len(jobs.getJobIdsForGroup())
+        before = max(jobs.getJobIdsForGroup(), default=-1)  # Spark forgets old jobs, and numbers all
         here = analyze([path], spark=spark, evidence=True)
-        assert len(jobs.getJobIdsForGroup()) - before <= MAX_JOBS
+        assert 0 < max(jobs.getJobIdsForGroup()) - before <= MAX_JOBS
         with monkeypatch.context() as patched:
             patched.setattr(job.small, "decode", lambda *args, **options: None)
             by_tasks = analyze([path], spark=spark, evidence=True)

@@ -85,8 +85,8 @@ async def test_rejected(
 async def test_startup_with_a_live_broker(autojump_clock: MockClock) -> None:  # rule 6.32
     async with world([1]) as w:
         runtime = await bench(w)
-        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
-        runtime.replicas.set_states(runtime.context.assignments)
+        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        runtime.context.set_replica_states(runtime.context.assignments)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
 
@@ -96,8 +96,8 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
     async with world([1]) as w:
         runtime = await bench(w)
         runtime.context.remove_live_brokers([BrokerId(1)])
-        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
-        runtime.replicas.set_states(runtime.context.assignments)
+        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        runtime.context.set_replica_states(runtime.context.assignments)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is OFFLINE
 
@@ -106,8 +106,8 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
 async def test_startup_with_a_replica_on_an_unknown_broker(autojump_clock: MockClock) -> None:  # rules 6.27, 6.32
     async with world([1]) as w:
         runtime = await bench(w, {0: [1, 9]})
-        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
-        runtime.replicas.set_states(runtime.context.assignments)
+        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        runtime.context.set_replica_states(runtime.context.assignments)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
         assert runtime.context.replica_state(replica(9)) is OFFLINE
@@ -212,7 +212,7 @@ async def test_deletion_successful_to_nonexistent(autojump_clock: MockClock) -> 
         runtime = await bench(w)
         assert await change(runtime, SUCCESSFUL, NON_EXISTENT) is NON_EXISTENT
         assert runtime.context.replicas(TP) == ()
-        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
+        assert runtime.context.replica_state(R1) is NON_EXISTENT
 
 
 @pytest.mark.kafka("RSM-43")

@@ -82,7 +82,9 @@ def assert_gone(controller: KafkaController, *topics: str) -> None:
     assert not context.topics & set(topics)
     assert not any(context.partitions_of(topic) for topic in topics)
     assert not any(tp in context.leadership or tp in context.partition_states for tp in partitions)
-    assert not any(tp in context.replica_states_of(BrokerId(i)) for tp in partitions for i in range(10))
+    assert {s for i in range(10) for s in context.replica_states_on(BrokerId(i), partitions)} <= {
+        ReplicaState.NON_EXISTENT
+    }
     assert queues(controller) == (set(), set(), set())
 
 

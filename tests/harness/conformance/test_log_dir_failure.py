@@ -1,6 +1,8 @@
 """LDF: log directories that fail (section 14 of docs/controller-semantics.md; rules 9.68, B3.20).
 
 Brokers 1 and 2 have three log directories each and both replicas of twelve partitions; node 3 is the controller.
+
+Covers: harness/node_logs.py.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ NODE = [
     *(ROOT / "controller").rglob("*.py"),
     *(ROOT / "broker_stub").rglob("*.py"),
     ROOT / "harness" / "node.py",
+    ROOT / "harness" / "node_logs.py",
     ROOT / "harness" / "connections.py",
     ROOT / "harness" / "links.py",
+    ROOT / "harness" / "observed_link.py",
     ROOT / "harness" / "prometheus.py",
 ]
 #: kazoo's side of the store is what the real world is made of, and so are the certificates of its configuration

@@ -1,16 +1,21 @@
-"""TCP connections of the real world."""
+"""TCP connections of the real world.
+
+Covers: harness/world/tcp_stream.py, harness/world/input_poller.py.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from kce.harness.world import RealWorld, real_disk
+from kce.harness.world import RealWorld, real_disk, tcp_stream
+from kce.harness.world.input_poller import input_poller
 from kce.harness.world.real_disk import RealDisk, RealSlice
 from kce.harness.world.tcp_stream import TcpStream
 
@@ -91,6 +96,10 @@ async def test_data_that_is_there_is_sent_and_received_in_one_pass_of_the_loop()
         with trio.testing.assert_no_checkpoints():
             await ours.send_all(b"x")
         assert await ours.receive_some() == b"before"
+
+
+def at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 class Stored:
@@ -185,13 +194,117 @@ async def test_parts_to_a_peer_that_is_gone(tmp_path: Path, nursery) -> None:
             await ours.send_parts(parts)
 
 
-async def test_who_waits_for_input_leaves_it_there(nursery: trio.Nursery) -> None:
+async def test_who_waits_for_input_is_called_as_long_as_there_is_some() -> None:
+    ours, theirs = await pair()
+    received: list[bytes | None] = []
+
+    def on_input() -> bool:
+        received.append(theirs.receive_nowait(3))
+        return len(received) < 4
+
+    async with ours, theirs:
+        for _ in range(2):
+            await ours.send_all(b"onetwothree")
+            await theirs.wait_for_input(on_input, at_once)
+            assert received == [b"one", b"two", b"thr", b"ee"]
+            received.clear()
+        assert theirs.receive_nowait(3) is None
+        await ours.aclose()
+        await theirs.wait_for_input(lambda: False, at_once)
+        assert theirs.receive_nowait(3) == b""
+
+
+async def test_what_comes_while_nobody_waits_is_told_later() -> None:
     ours, theirs = await pair()
     async with ours, theirs:
         for data in (b"one", b"two"):
             await ours.send_all(data)
-            await theirs.wait_for_input()
+            await theirs.wait_for_input(lambda: False, at_once)
+            await trio.testing.wait_all_tasks_blocked()  # the poller does not spin
             assert await theirs.receive_some() == data
+
+
+async def test_many_inputs_are_dealt_with_in_one_step(nursery: trio.Nursery) -> None:
+    pairs = [await pair() for _ in range(20)]
+    received: list[bytes | None] = []
+    for _, theirs in pairs:
+
+        def on_input(stream: TcpStream = theirs) -> bool:
+            received.append(stream.receive_nowait(10))
+            return True
+
+        nursery.start_soon(theirs.wait_for_input, on_input, at_once)
+    await trio.testing.wait_all_tasks_blocked()
+    for ours, _ in pairs:
+        ours.socket.send(b"x")
+
+    class Steps(trio.abc.Instrument):
+        count = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.count += 1
+
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    await trio.testing.wait_all_tasks_blocked()
+    trio.lowlevel.remove_instrument(steps)
+    assert received == [b"x"] * 20
+    assert steps.count < 10
+    for ours, theirs in pairs:
+        theirs.stop_waiting()
+        ours.close()
+        theirs.close()
+
+
+async def test_whoever_has_no_turn_is_called_once_it_has(nursery: trio.Nursery) -> None:
+    ours, theirs = await pair()
+    line: list[Callable[[], None]] = []
+    received: list[bytes | None] = []
+
+    def on_input() -> bool:
+        received.append(theirs.receive_nowait(10))
+        return False
+
+    async with ours, theirs:
+        nursery.start_soon(theirs.wait_for_input, on_input, line.append)
+        await ours.send_all(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (len(line), received) == (1, [])
+        line[0]()
+        line[0]()  # nobody waits any more
+        assert received == [b"x"]
+
+
+async def test_what_comes_meanwhile_is_served_in_the_same_pass_of_the_loop() -> None:
+    passes: list[float] = []
+
+    class Passes(trio.abc.Instrument):
+        def after_io_wait(self, timeout: float) -> None:
+            passes.append(timeout)
+
+    poller = input_poller()
+    served: list[int] = []
+    both = trio.Event()
+    (ours, theirs), (our_other, their_other) = socket.socketpair(), socket.socketpair()
+    with ours, theirs, our_other, their_other:
+
+        def first() -> None:
+            served.append(len(passes))
+            our_other.send(b"x")
+
+        def second() -> None:
+            served.append(len(passes))
+            both.set()
+
+        poller.wait(theirs.fileno(), first)
+        poller.wait(their_other.fileno(), second)
+        trio.lowlevel.add_instrument(instrument := Passes())
+        ours.send(b"x")
+        await both.wait()
+        trio.lowlevel.remove_instrument(instrument)
+        for end in (theirs, their_other):
+            poller.forget(end.fileno())
+    assert served[0] == served[1] > 0
 
 
 async def test_a_wait_for_input_can_be_ended(nursery: trio.Nursery) -> None:
@@ -200,13 +313,16 @@ async def test_a_wait_for_input_can_be_ended(nursery: trio.Nursery) -> None:
 
     async def wait() -> None:
         try:
-            await theirs.wait_for_input()
+            await theirs.wait_for_input(lambda: True, at_once)
         except trio.ClosedResourceError:
             ended.append("closed")
         else:
             ended.append("stopped")
 
     async with ours, theirs:
+        with trio.move_on_after(0):
+            await theirs.wait_for_input(lambda: True, at_once)
+        theirs.stop_waiting()  # nobody waits
         for end in (theirs.stop_waiting, theirs.close):
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
@@ -216,3 +332,20 @@ async def test_a_wait_for_input_can_be_ended(nursery: trio.Nursery) -> None:
                 await ours.send_all(b"more")
                 assert await theirs.receive_some() == b"more"
     assert ended == ["stopped", "closed"]
+
+
+async def test_a_file_descriptor_that_is_used_again() -> None:
+    """A poller that took it for the one before would never tell of its input."""
+    for _ in range(2):
+        ours, theirs = await pair()
+        async with ours, theirs:
+            await ours.send_all(b"x")
+            with trio.fail_after(5):
+                await theirs.wait_for_input(lambda: False, at_once)
+
+
+async def test_where_nobody_can_call_the_wait_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_stream, "IS_AVAILABLE", False)
+    ours, theirs = await pair()
+    async with ours, theirs:
+        await theirs.wait_for_input(lambda: True, at_once)

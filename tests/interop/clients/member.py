@@ -3,19 +3,20 @@
 `python member.py CLIENT HOST:PORT,... GROUP TOPIC STRATEGY INSTANCE`: CLIENT is confluent, kafka-python or aiokafka,
 STRATEGY is range or cooperative, INSTANCE is the id of a static member, or -. It prints JSON lines, as the members of
 other languages do: `{"owned": [partition, ...]}` when that has changed, `{"read": [number, ...]}` for the values of
-records, once they are committed. It leaves when standard input ends.
+records, once they are committed. It leaves when standard input ends. SESSION_MS is its session timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterable
 from typing import Any
 
-HEARTBEAT_MS, SESSION_MS = 300, 6000
+HEARTBEAT_MS, SESSION_MS = 300, int(os.environ["SESSION_MS"])
 
 
 class Output:

@@ -20,7 +20,7 @@ public class JavaMember {
     public static void main(String[] arguments) {
         Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", arguments[0],
             "group.id", arguments[1], "auto.offset.reset", "earliest", "enable.auto.commit", "false",
-            "session.timeout.ms", "6000", "heartbeat.interval.ms", "300", "metadata.max.age.ms", "1000",
+            "session.timeout.ms", System.getenv("SESSION_MS"), "heartbeat.interval.ms", "300", "metadata.max.age.ms", "1000",
             "reconnect.backoff.max.ms", "500"));
         settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer."
             + (arguments[3].equals("range") ? "RangeAssignor" : "CooperativeStickyAssignor"));

@@ -51,10 +51,14 @@ func member(servers, group, topic, strategy, instance string) {
 	changes := func(isOwned bool) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, _ *kgo.Client, changed map[string][]int32) { owned.change(topic, changed, isOwned) }
 	}
+	session, err := time.ParseDuration(os.Getenv("SESSION_MS") + "ms")
+	if err != nil {
+		panic(err)
+	}
 	options := []kgo.Opt{
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.Balancers(balancer[strategy]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
-		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(300 * time.Millisecond),
+		kgo.SessionTimeout(session), kgo.HeartbeatInterval(300 * time.Millisecond),
 		kgo.MetadataMaxAge(time.Second), kgo.FetchMaxWait(100 * time.Millisecond),
 		kgo.OnPartitionsAssigned(changes(true)), kgo.OnPartitionsRevoked(changes(false)), kgo.OnPartitionsLost(changes(false)),
 	}

@@ -8,8 +8,8 @@ const [, , brokers, groupId, topic] = process.argv;
 const retry = { initialRetryTime: 50, maxRetryTime: 500, retries: 5 };
 const kafka = new Kafka({ brokers: brokers.split(","), clientId: "kafkajs", logLevel: logLevel.ERROR, retry,
   logCreator: () => ({ log }) => console.error(log.message, log.error || "") });
-const consumer = kafka.consumer({ groupId, sessionTimeout: 6000, heartbeatInterval: 300, rebalanceTimeout: 10000,
-  metadataMaxAge: 1000, maxWaitTimeInMs: 100, retry: { ...retry, restartOnFailure: async () => true } });
+const consumer = kafka.consumer({ groupId, sessionTimeout: Number(process.env.SESSION_MS), heartbeatInterval: 300,
+  rebalanceTimeout: 10000, metadataMaxAge: 1000, maxWaitTimeInMs: 100, retry: { ...retry, restartOnFailure: async () => true } });
 
 const say = (what) => console.log(JSON.stringify(what));
 let owned = [];

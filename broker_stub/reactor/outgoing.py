@@ -1,0 +1,111 @@
+"""The writing side of a connection: responses to requests in progress, and the batch that leaves in one write."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import trio
+
+from kce import wire
+from kce.broker_stub.ports import Link
+from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.request import Action, Request, Response
+
+
+class Phase(enum.Enum):
+    """The state of a connection; it is muted in all but the first."""
+
+    READING = enum.auto()
+    IN_PROGRESS = enum.auto()
+    WRITING = enum.auto()
+
+
+class Outgoing:
+    """Responses leave in the order of their requests (rules B1.19-B1.21)."""
+
+    __slots__ = (
+        "_expired", "_finishing", "_in_progress", "_is_closed", "_last_sent", "_link", "_metrics", "_phase",
+        "_responses", "_to_send", "clock",
+    )  # fmt: skip
+
+    def __init__(self, link: Link, metrics: RequestMetrics) -> None:
+        self._link = link
+        self._metrics = metrics
+        self._phase = Phase.READING
+        self._last_sent = -math.inf
+        #: idle for too long: no response is written any more (rules B1.53, B1.59)
+        self._expired = False
+        self._finishing = False
+        self._is_closed = False
+        #: one, or some that share work
+        self._in_progress: list[Request] = []
+        self._responses: dict[Request, Response] = {}
+        #: responses of this batch
+        self._to_send: list[Response] = []
+        #: what trio.current_time calls
+        self.clock = trio.lowlevel.current_clock().current_time
+
+    @property
+    def _must_wait(self) -> bool:
+        return len(self._responses) < len(self._in_progress)
+
+    def _take_responses(self) -> int:
+        """Put the responses to the requests in progress into the batch, in their order; returns their size."""
+        size = 0
+        for request in self._in_progress:
+            response = self._responses[request]
+            self._to_send.append(response)
+            size += len(response.payload)
+            if response.action is Action.CLOSE_CONNECTION:
+                self._finishing = True
+                break
+        self._in_progress.clear()
+        self._responses.clear()
+        return size
+
+    async def _flush(self) -> None:
+        """Write the responses of this batch."""
+        if not self._to_send:
+            return
+        began = self._last_sent = self.clock()
+        try:
+            if self._expired:  # while the request was in its handler (rules B1.53, B1.59)
+                return
+            if payloads := self._payloads:
+                self._phase = Phase.WRITING
+                await self._link.send(*payloads)
+        finally:  # also if the client is gone
+            self._sent(began)
+
+    def _flush_nowait(self) -> bool:
+        """Write the responses of this batch, if that need not wait."""
+        if not self._to_send:
+            return True
+        began = self.clock()
+        if self._expired or ((payloads := self._payloads) and not self._link.send_nowait(*payloads)):
+            return False
+        self._last_sent = began
+        self._sent(began)
+        return not self._link.is_unsent
+
+    @property
+    def _payloads(self) -> list[wire.Payload]:
+        return [response.payload for response in self._to_send if response.action is Action.SEND]
+
+    def _sent(self, began: float) -> None:
+        """The responses of this batch."""
+        responses, self._to_send = self._to_send, []
+        now, metrics = self.clock(), self._metrics
+        for response in responses:
+            response.request.record(metrics, dequeued_at=began, sent_at=now)
+
+    def _sent_at_once(self, response: Response) -> bool:
+        """Whether the response to the only request in progress was written."""
+        is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._is_closed
+        if not is_wanted or not self._link.send_nowait(response.payload):
+            return False
+        self._in_progress.clear()
+        now = self._last_sent = self.clock()
+        response.request.record(self._metrics, dequeued_at=now, sent_at=now)
+        return True
