@@ -82,6 +82,22 @@ def keep_share(packets, number, of, known, loads):
 
 
 @compiled
+def keep_segments(packets):
+    """Move the segments to the front. Returns their number, and whether they are in chronological order."""
+    count, in_order = 0, True
+    for index in range(len(packets)):
+        packet = packets[index]
+        if packet[KIND] != SEGMENT:
+            continue
+        if count < index:
+            copy(packet, 0, len(packet), packets[count], 0)
+        if count and packets[count, TIME] < packets[count - 1, TIME]:
+            in_order = False
+        count += 1
+    return count, in_order
+
+
+@compiled
 def keep_flows(packets, kept):
     """Move the segments of kept connections (half of FLOW) to the front. Returns their number."""
     count = 0

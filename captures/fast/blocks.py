@@ -271,13 +271,14 @@ def _reordered(blocks: Iterable[Block], lookahead: int) -> Iterator[Block]:
     held: deque[Block] = deque()
     count = 0
     for block in blocks:
-        packets = block.packets[block.packets[:, k.KIND] == k.SEGMENT]
-        if not len(packets):
+        kept, in_order = b.keep_segments(block.packets)
+        if not kept:
             continue
-        times = packets[:, k.TIME]
-        in_order = (times[1:] >= times[:-1]).all() and (not held or times[0] >= held[-1].packets[-1, k.TIME])
+        packets = block.packets[:kept].copy()  # the array may be reused
+        if held:
+            in_order = in_order and packets[0, k.TIME] >= held[-1].packets[-1, k.TIME]
         held.append(block._replace(packets=packets))
-        count += len(packets)
+        count += kept
         if not in_order:
             held = deque([_merged(held)])
         while held and count - len(held[0].packets) >= lookahead:

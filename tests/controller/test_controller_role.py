@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kce.controller import events as ev
@@ -143,3 +144,29 @@ async def test_leaderships_are_read_in_parts_and_a_failure_is_raised_as_it_is(
             await runtime.refresh_leadership(partitions)
         assert raised.value is error
         assert list(runtime.context.leadership) == read == partitions[:2]
+
+
+async def test_several_reads_of_leaderships_are_under_way_and_end_in_any_order(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:  # rule 4.10
+    async with world([1]) as w:
+        runtime = (await w.start_controller(1))._runtime
+        partitions = [TopicPartition("t", number) for number in range(9)]
+        under_way: list[int] = []
+        most: list[list[int]] = []
+
+        async def states(part: list[TopicPartition]) -> dict[TopicPartition, Leadership]:
+            first = part[0].partition
+            under_way.append(first)
+            most.append(list(under_way))
+            await trio.sleep(10 - first)  # those sent later are answered earlier
+            under_way.remove(first)
+            return {tp: Leadership(LeaderAndIsr(BrokerId(1), (BrokerId(1),)), ControllerEpoch(1)) for tp in part}
+
+        monkeypatch.setattr("kce.controller.runtime._READ_AT_ONCE", 2)
+        monkeypatch.setattr(runtime.zk, "get_partition_states", states)
+        began = trio.current_time()
+        await runtime.refresh_leadership(iter(partitions))
+        assert max(map(len, most)) == 3
+        assert trio.current_time() - began == 14  # 10 for the first three, then the two that remain take 4 at most
+        assert list(runtime.context.leadership) == partitions  # in the order of the question

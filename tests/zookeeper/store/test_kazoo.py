@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from kce.harness.embedded_zookeeper import four_letter_word
-from kce.zookeeper.store import Create, NodeData, StoreUnavailable, kazoo_session
+from kce.zookeeper.store import Create, NodeData, StoreUnavailable, jute, kazoo_session
 from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.kazoo_session import TESTED_KAZOO
 
@@ -90,6 +90,48 @@ async def test_the_programs_random_numbers_stay_its_own(zookeeper: str) -> None:
     await store.exists(["/"])
     await store.aclose()
     assert random.getstate() == before
+
+
+@pytest.mark.slow
+async def test_nodes_of_a_kind_that_was_read_before_are_read_in_large_requests_at_once(
+    zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of an answer is known by connection and decoder; and it is learned again from each read."""
+    requests: list[int] = []
+    whole = KazooStore._batch
+
+    async def batch(store: Any, opcode: int, paths: Any, *more: Any, **named: Any) -> list[Any]:
+        if opcode == jute.MULTI_READ:
+            requests.append(len(paths))
+        return await whole(store, opcode, paths, *more, **named)
+
+    def text(data: bytes, version: int) -> str:
+        return data.decode()
+
+    def length(data: bytes, version: int) -> int:
+        return len(data)
+
+    store = await KazooStore.connect(f"{zookeeper}/known", session_timeout_ms=20_000, connection_timeout_ms=20_000)
+    small, large = [f"/s{i:03d}" for i in range(500)], [f"/l{i:02d}" for i in range(20)]
+    await store.write(
+        [*(Create(path, path.encode()) for path in small), *(Create(path, bytes(50_000)) for path in large)]
+    )
+    monkeypatch.setattr(KazooStore, "_batch", batch)
+
+    async def rounds(paths: list[str], decode: Callable[[bytes, int], Any]) -> list[int]:
+        requests.clear()
+        await store.get_decoded(paths, decode)
+        return list(requests)
+
+    assert await store.get_decoded(small, text) == small
+    assert len(requests) > 1  # the first is alone and small
+    assert await rounds(small, text) == [1]
+    assert len(await rounds(small, length)) > 1  # another kind of node, of which nothing is known
+    assert len(await rounds(small, text)) > 1  # one kind is remembered
+    (few,) = await rounds(large, text)  # as many at once as small ones: they are larger than expected
+    (many,) = await rounds(large, text)
+    assert few < many
+    await store.aclose()
 
 
 async def sessions(zookeeper: str) -> int:
