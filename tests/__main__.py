@@ -1,10 +1,11 @@
 """``make test``: the whole suite in four processes, since two of them mostly wait.
 
-Two processes run tests that mostly compute, one of them those with Spark. The others start nodes and mostly wait: one
-runs the tests with clients, tools and real Kafka, which may download; one runs the rest, in a network namespace of its
-own, because a restarted node needs its old port and no other process may take it. Where such a namespace is denied,
-this one runs after the others. All get the same arguments for pytest. The output of one is printed when those before
-have ended; what failed in any of them is printed again at the end, where a reader of CI's output looks first.
+Two processes run tests that mostly compute, one of them those with Spark; they yield the processors (nice) to the
+others, whose nodes and clients have sessions that could expire. These mostly wait: one runs the tests with clients,
+tools and real Kafka, which may download; one runs the rest, in a network namespace of its own, because a restarted node
+needs its old port and no other process may take it. Where such a namespace is denied, this one runs after the others.
+All get the same arguments for pytest. The output of one is printed when those before have ended; what failed in any of
+them is printed again at the end, where a reader of CI's output looks first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ def main(arguments: list[str]) -> int:
             command = [*before, *of(part), "-p", "no:cacheprovider"]
             return subprocess.Popen(command, stdout=output, stderr=output, text=True), output
 
-        others = {"that only compute": start("pure", before=[]), "with Spark": start("spark", before=[])}
+        yielding = ["nice", "-n", "10"]
+        others = {
+            "that only compute": start("pure", before=yielding),
+            "with Spark": start("spark", before=yielding),
+        }
         can_isolate = own_network.is_allowed()
         if can_isolate:
             others["that start nodes"] = start("nodes", before=isolated)
