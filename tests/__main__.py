@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
             command = [*before, *of(part), "-p", "no:cacheprovider"]
             return subprocess.Popen(command, stdout=output, stderr=output, text=True), output
 
-        yielding = ["nice", "-n", "10"]
+        yielding = ["nice", "-n", "5"]
         others = {
             "that only compute": start("pure", before=yielding),
             "with Spark": start("spark", before=yielding),

@@ -594,7 +594,7 @@ async def running_server(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Run other tasks until the condition holds, for changes in the kernel that set no event."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while not condition():
             await trio.lowlevel.checkpoint()
 

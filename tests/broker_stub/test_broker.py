@@ -164,7 +164,7 @@ async def test_a_failed_log_directory_is_notified(error, caplog) -> None:  # rul
         for _ in range(2):  # the second time it is known to be offline
             answer = await controller.ask(leader_and_isr(lai_state()))
             assert list(codes(answer).values()) == [ErrorCode.KAFKA_STORAGE_ERROR]
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await events.notified.wait()
     assert ("could not notify the controller of a failed log directory" in caplog.text) == (error is not None)
 

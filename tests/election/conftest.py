@@ -19,7 +19,7 @@ from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 
 _chroots = itertools.count()
-SESSION_TIMEOUT_MS = 1500
+SESSION_TIMEOUT_MS = 4000
 
 
 class Backend(ABC):

@@ -106,7 +106,7 @@ async def test_close_and_grant_do_not_deadlock(world: World) -> None:  # rule E1
         await close()
 
     driver.aclose = closing  # type: ignore[method-assign]
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await world.a.stop()
     await wait_all_tasks_blocked()
     assert driver.closed
@@ -563,7 +563,7 @@ async def _queued_work(world: World, nursery: trio.Nursery, end: Callable[[], Aw
     await wait_all_tasks_blocked()
     assert not done.is_set()
     of_late.gate.set()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await done.wait()
     return work
 
@@ -602,7 +602,7 @@ async def test_work_from_within_a_callback_does_not_deadlock(world: World) -> No
     contender = Busy(world.a, "host-a:1")
     await world.a.start(contender)
     world.driver.grant(ID)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await contender.lead()
     assert work.runs == 1
 

@@ -110,7 +110,7 @@ async def secured(given: dict[str, str], credentials: CredentialCache | None = N
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         server.enable_request_processing()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             yield running
         nursery.cancel_scope.cancel()
 

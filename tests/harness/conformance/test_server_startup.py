@@ -67,7 +67,7 @@ async def test_a_registration_survives_another_brokers_try(zookeeper: str) -> No
 async def test_a_broker_knows_itself(zookeeper: str) -> None:
     async with running(Node(properties(f"{zookeeper}/self-aware"))) as node:
         cache = node.broker.metadata_cache
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             snapshot = await cache.wait_until(lambda snapshot: bool(snapshot.alive_brokers))
         assert list(snapshot.alive_brokers) == [0]
 

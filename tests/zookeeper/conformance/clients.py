@@ -31,7 +31,7 @@ class Fixture:
         value((await self.store.write([Create(path, data)]))[0])
 
     async def wait_for(self, happened: trio.Event) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await happened.wait()
 
     async def expire(self) -> None:

@@ -414,7 +414,7 @@ async def test_requests_end_with_a_connection_that_does_not_come_back(client: Fi
             await client.store.write([Create(PATH)])
         ended.append("write")
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             client.disconnect()
             for _ in range(20):
@@ -442,7 +442,7 @@ async def test_an_expired_session_is_followed_by_a_new_one(client: Fixture) -> N
             assert [type(answer) for answer in answers] == [NoNode, NoNode]
             ended.append(True)
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await ask()
             nursery.start_soon(client.expire)
