@@ -23,7 +23,7 @@ from tests.tools import require
 
 pytestmark = pytest.mark.slow
 
-FAST = {"zookeeper.session.timeout.ms": "1500"}
+FAST = {"zookeeper.session.timeout.ms": "4000"}
 
 
 async def test_a_cluster_without_a_control_plane(zookeeper: str) -> None:

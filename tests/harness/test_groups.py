@@ -22,7 +22,7 @@ PARTITIONS = 5
 PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": str(PARTITIONS),
-    "zookeeper.session.timeout.ms": "2000",
+    "zookeeper.session.timeout.ms": "4000",
 }
 GROUP = "readers"
 TOPIC = "t"

@@ -18,7 +18,7 @@ from kce.harness.members import InProcessMember, ProcessMember
 from kce.harness.world import RealWorld, memory
 from tests.clusters import is_registered
 
-FAST = {"zookeeper.session.timeout.ms": "1500"}
+FAST = {"zookeeper.session.timeout.ms": "4000"}
 
 
 async def test_a_member_in_this_process_starts_stops_and_keeps_its_ports() -> None:

@@ -26,7 +26,7 @@ PROPERTIES = {
     "log.dirs": "/kafka-logs-{id}",
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "2000",
-    "zookeeper.session.timeout.ms": "2000",
+    "zookeeper.session.timeout.ms": "4000",
 }
 
 

@@ -23,7 +23,7 @@ from kce.zookeeper import client_configs, security_nodes, znodes
 from kce.zookeeper.security_nodes import NO_VERSION, AccessControlEntry, ResourcePattern, TokenInformation
 
 PROPERTIES = {
-    "zookeeper.session.timeout.ms": "2000", "offsets.topic.num.partitions": "1",
+    "zookeeper.session.timeout.ms": "4000", "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1", "log.dirs": "/one-{id},/two-{id}",
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS",
 }  # fmt: skip

@@ -26,7 +26,7 @@ from kce.wire.records import read_records, write_records
 PROPERTIES = {
     "transaction.state.log.num.partitions": "3",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    "zookeeper.session.timeout.ms": "2000",
+    "zookeeper.session.timeout.ms": "4000",
 }
 #: when clusters in memory begin
 STARTED_MS = 1_704_067_200_000
