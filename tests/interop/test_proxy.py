@@ -69,5 +69,6 @@ async def test_nothing_is_lost_behind_a_proxy_that_refuses_resets_and_delays(tmp
                 await disturb(proxy, ledger, refused, slow)
                 await disturb(proxy, ledger, request_lost, response_lost, slow)
                 assert await trio.to_thread.run_sync(ledger.check) == ledger.sent
+                assert ledger.twice == []
             destinations = {event.destination for event in proxy.history.events(api="Produce")}
             assert destinations == {1, 2}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from kce import wire
 from kce.harness import Cluster
 from tests.interop.real_kafka import RealBroker, real_brokers
 from tests.interop.records import Ledger, Traffic
@@ -47,6 +48,15 @@ def log_of(folder: Path, partition: int) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((folder / f"t-{partition}").glob("*.log")))
 
 
+def check_sequences(log: bytes) -> None:
+    """Each epoch of a producer begins with sequence number 0, and none is twice or missing (rules B3.45, B3.48)."""
+    expected: dict[tuple[int, int], int] = {}
+    for batch in wire.read_records(log).batches:
+        producer = batch.producer_id, batch.producer_epoch
+        assert batch.base_sequence == expected.get(producer, 0)
+        expected[producer] = batch.base_sequence + len(batch.records)
+
+
 async def a_real_leader_dies_and_returns(cluster: Cluster, broker: RealBroker) -> None:
     broker.kill()
     await cluster.wait_until(lambda: led_by(cluster, OURS), "our broker leads", timeout_s=60)
@@ -82,4 +92,6 @@ async def test_ours_and_theirs_replicate_each_other(tmp_path: Path) -> None:
         await trio.sleep(1)  # the last fetch
         theirs = broker.folder / "data"
         for partition in (0, 1):
-            assert log_of(ours, partition) == log_of(theirs, partition) != b""
+            log = log_of(ours, partition)
+            assert log == log_of(theirs, partition) != b""
+            check_sequences(log)
