@@ -13,6 +13,7 @@ import argparse
 import multiprocessing
 import multiprocessing.pool
 import time
+from collections.abc import Callable
 from random import Random
 
 import trio
@@ -22,42 +23,105 @@ from benchmarks.rows import Row, report
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig, LogManager, LogManagerConfig
 from kce.broker_stub.log import LogConfig
-from kce.broker_stub.ports import Address, FrameMemory
+from kce.broker_stub.ports import Address, FrameMemory, InTurn, Link
 from kce.harness.links import Links
 from kce.harness.node_links import NodeLinks
 from kce.harness.world import Connected, Listener, RealWorld
 from kce.harness.world.memory_disk import MemoryDisk
+from kce.harness.world.port import PartsStream
 
 CONNECTIONS, IN_FLIGHT, BURST_S = 8, 64, 0.25
 
 
-class BareConnection:
-    """Frames over a stream (broker_stub.ports.Link)."""
+class BareConnection(Link):
+    """Frames over a stream, and nothing else."""
 
     def __init__(self, connected: Connected, max_frame_bytes: int) -> None:
-        self.local, self.remote = connected.local, connected.remote
-        self.last_received = trio.current_time()
+        assert isinstance(connected.stream, PartsStream)
         self._stream = connected.stream
+        self._local, self._remote = connected.local, connected.remote
+        self._last_received = trio.current_time()
         self._buffer = wire.FrameBuffer(max_frame_bytes)
+        self._has_input = self._ends = False
+        self._unsent: bytes | memoryview = b""
+
+    @property
+    def local(self) -> Address:
+        return self._local
+
+    @property
+    def remote(self) -> Address:
+        return self._remote
+
+    @property
+    def last_received(self) -> float:
+        return self._last_received
 
     @property
     def buffered_bytes(self) -> int:
         return len(self._buffer)
 
+    async def secure(self) -> bytes | None:
+        return None
+
+    def limit_frames(self, max_frame_bytes: int) -> int:
+        before, self._buffer.max_frame_bytes = self._buffer.max_frame_bytes, max_frame_bytes
+        return before
+
     async def receive(self) -> bytes | None:
-        while (frame := self._buffer.next_frame()) is None:
+        frame = self._buffer.next_frame()
+        while frame is None:
             data = await self._stream.receive_some(65536)
-            self.last_received = trio.current_time()
+            self._last_received = trio.current_time()
             if not data:
                 return None
-            self._buffer.receive_data(data)
+            frame = self._buffer.receive_frame(data)
         return frame
 
     def receive_nowait(self) -> bytes | None:
-        return self._buffer.next_frame()
+        frame = self._buffer.next_frame()
+        if frame is not None or not self._has_input:
+            return frame
+        self._has_input = False
+        data = self._stream.receive_nowait(65536)
+        if not data:
+            self._ends = data is not None
+            return None
+        self._last_received = trio.current_time()
+        return self._buffer.receive_frame(data)
 
-    async def send(self, *payloads: bytes) -> None:
-        await self._stream.send_all(wire.frames(payloads))
+    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+        def on_bytes() -> bool:
+            self._has_input = True
+            return on_input() and not self._ends
+
+        if not self._ends:
+            await self._stream.wait_for_input(on_bytes, in_turn)
+
+    def stop_waiting(self) -> None:
+        self._stream.stop_waiting()
+
+    async def send(self, *payloads: wire.Payload) -> None:
+        await self._stream.send_all(self._framed(payloads))
+
+    def send_nowait(self, *payloads: wire.Payload) -> bool:
+        data = self._framed(payloads)
+        sent = self._stream.send_nowait(data)
+        self._unsent = memoryview(data)[sent:] if 0 < sent < len(data) else b""
+        return sent > 0
+
+    @staticmethod
+    def _framed(payloads: tuple[wire.Payload, ...]) -> bytes:
+        return wire.frames([payload for payload in payloads if isinstance(payload, bytes)])
+
+    @property
+    def is_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    async def flush(self) -> None:
+        if self.is_unsent:
+            unsent, self._unsent = self._unsent, b""
+            await self._stream.send_all(unsent)
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)

@@ -46,7 +46,7 @@ from benchmarks.rows import KAFKA, Row, report
 from kce.harness.cluster import Cluster
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.guard import Guard
-from kce.harness.members import ProcessMember
+from kce.harness.process_member import ProcessMember
 from tests.interop.clients.programs import installed, run
 from tests.interop.real_kafka import real_brokers
 

@@ -33,9 +33,10 @@ from kce.harness.guard import Guard
 from kce.harness.history import History
 from kce.harness.interventions import Held, Interventions
 from kce.harness.links import Links
-from kce.harness.members import InProcessMember, Member, ProcessMember
+from kce.harness.members import InProcessMember, Member
 from kce.harness.node import NodeStatus
 from kce.harness.original import Original, raise_epoch
+from kce.harness.process_member import ProcessMember
 from kce.harness.recordings import Recordings
 from kce.harness.settling import unsettled
 from kce.harness.topics import Topics
@@ -182,6 +183,7 @@ class Cluster(Interventions, Topics):
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
+        await self._wait_until_known()
 
     def _session_changed(self, state: SessionState) -> None:
         if state in (SessionState.CONNECTED, SessionState.DISCONNECTED):

@@ -8,7 +8,7 @@ await node.shutdown()              # controlled shutdown; then `run` returns
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -384,6 +384,10 @@ class Node:
             controller_epoch=self.controller.context.epoch if self.controller.is_settled else 0,
             unanswered={int(broker): size for broker, size in self.controller.channels.queue_sizes().items()},
         )
+
+    def knows(self, brokers: Collection[int]) -> bool:
+        """Whether these brokers are alive in its metadata."""
+        return self.broker.metadata_cache.snapshot.alive_brokers.keys() >= set(brokers)
 
     def lag(self, lag: Lag, wanted: bool) -> None:
         """Let a follower lag from now on, or not any more."""

@@ -1,21 +1,24 @@
-"""A node in its own process: `python -m kce.harness.node_process`, started and controlled by `harness.members`.
+"""A node in its own process: `python -m kce.harness.node_process`, started and controlled by `harness.process_member`.
 
-It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
+It reads JSON lines on stdin. The first is the configuration: {"ask": 1, "properties": {...}, "record": path or null,
 "log_level": "INFO", "log_folder": path or null, "members": [ids of the cluster's nodes], "rules": {number: rule},
-"subscribed": false, "lags": [{"topic": ..., "partition": ..., "broker": ...}], "machine": {...}}. It
-responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event": "failed", "error": text},
-then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that passes
-its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the node ends at once.
+"subscribed": false, "lags": [{"topic": ..., "partition": ..., "broker": ...}], "machine": {...}}. It responds on stdout
+with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event": "failed", "error": text}, then executes the
+commands of ``_obey``. An answer has the ``ask`` of its command. While subscribed it writes {"event": "frame", ...} for
+each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the node
+ends at once.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -70,13 +73,13 @@ async def serve() -> int:
             nursery.start_soon(_obey, commands, node, rules, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
             await nursery.start(node.run)
-            write({"event": "ready", "addresses": node.addresses(), "bound": node.bound_addresses()})
+            _answer(begin, "ready", addresses=node.addresses(), bound=node.bound_addresses())
     except (HarnessError, BaseExceptionGroup) as e:
         error = plain_error(e)
         if not isinstance(error, HarnessError):
             raise
         logging.getLogger(__name__).error("%s", error)
-        write({"event": "failed", "error": str(error)})
+        _answer(begin, "failed", error=str(error))
         return EXIT_FAILED
     return 0
 
@@ -144,21 +147,17 @@ def _add_rule(links: Links, given: dict[str, Any]) -> Rule:
     return rule
 
 
-def _report(rule: Rule) -> None:
-    write({"event": "rule", "matched": rule.matched, "fired": rule.fired})
-
-
 def _lag(fields: dict[str, Any]) -> Lag:
     return Lag(TopicPartition(fields["topic"], fields["partition"]), fields["broker"])
 
 
-def _fail_log_dir(node: Node, log_dir: str) -> None:
+def _fail_log_dir(node: Node, log_dir: str, answer: Callable[..., None]) -> None:
     try:
         halts = node.log_dirs.halts_without(log_dir)
     except HarnessError as e:
-        write({"event": "log dir", "error": str(e)})
+        answer("log dir", error=str(e))
         return
-    write({"event": "log dir", "error": "", "halts": halts})
+    answer("log dir", error="", halts=halts)
     node.log_dirs.fail(log_dir)
 
 
@@ -167,15 +166,17 @@ async def _obey(
 ) -> None:
     links = node.links.links
     while True:
-        match json.loads(await commands.next_read()):
+        command = json.loads(await commands.next_read())
+        answer = functools.partial(_answer, command)
+        match command:
             case {"command": "add rule", "number": number, "rule": rule}:
                 rules[number] = _add_rule(links, rule)
             case {"command": "remove rule", "number": number}:
                 removed = rules.pop(number)
                 links.remove(removed)
-                _report(removed)
+                answer("rule", matched=removed.matched, fired=removed.fired)
             case {"command": "count rule", "number": number}:
-                _report(rules[number])
+                answer("rule", matched=rules[number].matched, fired=rules[number].fired)
             case {"command": "subscribe", "wanted": wanted}:
                 reporting.want(wanted)
             case {"command": "lag", "lag": lag, "wanted": wanted}:
@@ -183,12 +184,19 @@ async def _obey(
             case {"command": "machine", "machine": machine}:
                 node.world.machine.update(machine)
             case {"command": "fail log dir", "log_dir": log_dir}:
-                _fail_log_dir(node, log_dir)
+                _fail_log_dir(node, log_dir, answer)
             case {"command": "status"}:
-                write({"event": "status", **asdict(node.status())})
+                answer("status", **asdict(node.status()))
+            case {"command": "knows", "brokers": brokers}:
+                answer("knows", knows=node.knows(brokers))
             case {"command": "quit"}:
                 await node.shutdown(controlled=False)
                 everything.cancel()
+
+
+def _answer(command: dict[str, Any], event: str, **fields: Any) -> None:
+    ask = {"ask": command["ask"]} if "ask" in command else {}
+    write({"event": event, **fields, **ask})
 
 
 async def _shut_down_on_signal(node: Node, everything: trio.CancelScope) -> None:

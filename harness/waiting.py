@@ -1,7 +1,8 @@
-"""What a `Cluster` waits for: the part of it that looks at ZooKeeper and at frames."""
+"""What a `Cluster` waits for: the part of it that looks at ZooKeeper, at frames, and at what nodes know."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,6 +12,7 @@ import trio
 from kce.harness.cluster_config import ClusterConfig
 from kce.harness.errors import HarnessError
 from kce.harness.links import FrameEvent, Links
+from kce.harness.members import Member
 from kce.harness.settling import ActiveController
 from kce.harness.world.port import World
 from kce.zookeeper import znodes
@@ -18,8 +20,12 @@ from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import Session
 
+log = logging.getLogger(__name__)
+
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
+#: how long a start waits for nodes to hear of each other
+KNOWN_TIMEOUT_S = 10.0
 POLL_S = 0.05
 
 
@@ -33,6 +39,7 @@ class Waiting:
     links: Links
     controller_gone_ns: int
     _config: ClusterConfig
+    _members: dict[int, Member]
     _observer: World
     _progress: trio.Event
 
@@ -99,6 +106,26 @@ class Waiting:
             return
         where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
         raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}{where}")
+
+    async def _wait_until_known(self) -> None:
+        """Wait until the nodes that run know each other: then a client may ask any of them. Of a broker that knows no
+        brokers (rule B7.1), librdkafka's AdminClient asks for the controller once and then waits for ever.
+
+        Rules may keep it from them: after KNOWN_TIMEOUT_S there is only a warning in the log.
+        """
+
+        async def is_known() -> bool:
+            members = [member for member in self._members.values() if member.state == "running"]
+            ids = [member.id for member in members]
+            try:
+                return all([await member.knows(ids) for member in members])
+            except HarnessError:  # one of them has ended
+                return False
+
+        try:
+            await self.wait_until(is_known, "the nodes to know each other", KNOWN_TIMEOUT_S)
+        except HarnessError as e:
+            log.warning("%s", e)
 
     def _frames_of_this_process(self, callback: Callable[[FrameEvent], None]) -> AbstractContextManager[None]:
         """Node processes do not report frames only for this: polling is cheaper."""

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
+import kce
 from kce import wire
 from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.pairing import Response
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster, HarnessError
 from kce.harness.embedded_zookeeper import free_port
+from kce.harness.faults import Rule
 from kce.harness.node import METRICS_PORT
+from kce.harness.waiting import KNOWN_TIMEOUT_S
 from tests.clusters import is_registered, leaders_and_isrs, node
 from tests.tools import require
 
@@ -38,6 +41,24 @@ async def test_a_cluster_without_a_control_plane(zookeeper: str) -> None:
         await cluster.create_topic("t", assignment={0: [1, 2]})
         assert [set(member.addresses) for member in cluster.members] == [{"DATA"}, {"DATA"}]
         assert await leaders_and_isrs(cluster, "t") == {0: (1, {1, 2})}
+
+
+@pytest.mark.parametrize("processes", [False, True])
+async def test_a_client_may_ask_any_node_once_the_cluster_has_started(zookeeper: str, processes: bool) -> None:
+    """A broker that knows of no broker sends librdkafka's AdminClient into an endless wait (rule B7.1)."""
+    where = f"{zookeeper}/known-{processes}"
+    async with Cluster(2, zookeeper=where, processes=processes, properties=FAST) as cluster:
+        assert all([await member.knows([1, 2]) for member in cluster.members])
+        assert not any([await member.knows([1, 2, 3]) for member in cluster.members])
+
+
+async def test_nodes_that_never_hear_of_each_other_delay_the_start_only(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(2, world=kce.memory(seed=1))
+    cluster.links.add(Rule(api="UpdateMetadata", drop=True))
+    async with cluster:
+        assert not any([await member.knows([1]) for member in cluster.members])
+        assert cluster.world.observer().now_ns() / 1e9 >= KNOWN_TIMEOUT_S
+    assert "waiting for the nodes to know each other" in caplog.text
 
 
 @pytest.mark.parametrize("ibp", ["2.6", "3.9"])  # ISRs by ZooKeeper, and by AlterPartition

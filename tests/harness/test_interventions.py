@@ -320,6 +320,7 @@ async def test_a_log_directory_fails_until_the_node_restarts() -> None:
         await cluster.create_topic("t", assignment={number: [1, 2] for number in range(4)})
         logs = node(cluster, 1).logs
         assert logs is not None
+        await cluster.wait_until_settled()
         lost = {tp.partition for tp, log in logs.logs.items() if log.folder.startswith("/one/")}
         assert 0 < len(lost) < 4
         await cluster.fail_log_dir(1, "/one/")

@@ -14,7 +14,8 @@ from kce.harness import Cluster, HarnessError
 from kce.harness.background import BackgroundTasks
 from kce.harness.guard import Guard
 from kce.harness.links import Links
-from kce.harness.members import InProcessMember, ProcessMember
+from kce.harness.members import InProcessMember
+from kce.harness.process_member import ProcessMember
 from kce.harness.world import RealWorld, memory
 from tests.clusters import is_registered
 
@@ -117,9 +118,13 @@ async def test_processes_can_be_paused_and_killed(tmp_path: Path) -> None:
     async with Cluster(2, processes=True, properties=FAST, data=tmp_path / "data") as cluster:
         old = await cluster.wait_for_controller()
         await cluster.pause(old.id)
+        with trio.move_on_after(0.01):
+            await cluster.member(old.id).knows([1, 2])
         new = await cluster.wait_for_controller(other_than=old)
         await cluster.resume(old.id)
         await cluster.wait_until(lambda: is_registered(cluster, old.id), "the paused node to return")
+        status = await cluster.member(old.id).status()
+        assert set(status.unanswered) <= {1, 2}, "not the answer that nobody waited for"
         pid = cluster.member(new.id).pid
         assert pid is not None
         await cluster.kill(new.id)
