@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from kce import wire
 
@@ -42,12 +43,14 @@ class Acceptors:
         self._stopping = True
         self._thread.join()
         for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()
         self._selector.close()
 
     def _run(self) -> None:
         while not self._stopping:
             for key, _ in self._selector.select(0.2):
+                assert isinstance(key.fileobj, socket.socket)
                 if key.data is None:
                     connection, _ = key.fileobj.accept()
                     connection.setblocking(False)
@@ -55,7 +58,7 @@ class Acceptors:
                 else:
                     self._read(key.fileobj, key.data)
 
-    def _read(self, connection: socket.socket, state: list) -> None:
+    def _read(self, connection: socket.socket, state: list[Any]) -> None:
         """``state``: the first bytes of the request, and how many of its bytes are missing. Those are not copied."""
         head, missing = state
         try:

@@ -97,7 +97,8 @@ async def servers() -> AsyncIterator[dict[str, Server]]:
                     await cluster.wait_for_controller()
                     member = cluster.member(1)
                     assert member.pid is not None
-                    ours = Server(*(_address(member.addresses[name]) for name in ("CONTROL", "DATA")), member.pid)
+                    control, data = (_address(member.addresses[name]) for name in ("CONTROL", "DATA"))
+                    ours = Server(control, data, member.pid)
                     theirs = Server(("127.0.0.1", kafka.control_port), ("127.0.0.1", kafka.data_port), kafka.pid)
                     for server in (ours, theirs):
                         await _create_topic(server)

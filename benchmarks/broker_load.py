@@ -120,6 +120,7 @@ def hammer(
         answered, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < seconds and not (stopping and stopping.is_set()):
             for key, _ in selector.select():
+                assert isinstance(key.fileobj, socket.socket)
                 received = len(key.fileobj.recv(1 << 18))
                 if not received:
                     raise ConnectionError(f"{address} closed a connection")

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 from benchmarks.rows import Row, report
 from benchmarks.traffic import CONTROL_PORT, generate
 
-TRAFFIC = {"connections": 20, "request": 300, "acknowledge": True, "again_every": 1000}
+TRAFFIC: dict[str, Any] = {"connections": 20, "request": 300, "acknowledge": True, "again_every": 1000}
 SCAPY_PACKETS = 20_000
 ANALYZED_BYTES, DECODED_BYTES = 20_000_000, 60_000_000
 
@@ -182,6 +182,7 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> list[R
                 checked("Spark", json.loads(cold.output)["exchanges"])
                 mine.setdefault("cold", []).append(cold.seconds)
             for what in WARM if session is not None else ():
+                assert session is not None
                 session.seconds(what)  # the second run counts
                 seconds, exchanges = session.seconds(what)
                 checked("Spark", exchanges)

@@ -165,7 +165,7 @@ class Cluster:
         """Leader, ISR and replicas of every partition, from ZooKeeper."""
         partitions = self.partitions()
         found = await KafkaZkClient(self.store, now_ms=now_ms).get_partition_states([tp for tp, _ in partitions])
-        result = []
+        result: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
         for tp, replicas in partitions:
             known = found[tp]
             assert isinstance(known, Leadership), (tp, known)
@@ -445,7 +445,8 @@ def main() -> None:
     parser.add_argument("--ports", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.subject:
-        trio.run(subject, args.subject, *map(int, args.ports.split(",")))
+        control, data = map(int, args.ports.split(","))
+        trio.run(subject, args.subject, control, data)
         return
     report(trio.run(run, args), args.json)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -91,8 +91,8 @@ async def servers() -> AsyncIterator[dict[str, Server]]:
                 log_level="ERROR",
                 properties=settings | {"listeners": _listeners(dict.fromkeys(LISTENERS, 0))},
             )
-            theirs = settings | dict.fromkeys(("listeners", "advertised.listeners"), _listeners(ports))
-            theirs = {key.replace(".", "_"): value for key, value in theirs.items()}
+            given = settings | dict.fromkeys(("listeners", "advertised.listeners"), _listeners(ports))
+            theirs: Any = {key.replace(".", "_"): value for key, value in given.items()}
             async with cluster, real_brokers([1], f"{zookeeper}/kafka", folder, jvm=JVM, **theirs):
                 await cluster.wait_for_controller()
                 ours = {listener: _address(text) for listener, text in cluster.member(1).addresses.items()}
@@ -152,7 +152,7 @@ ROWS: Final = {
     "tls/connections": ("1/s", False),
     "scram/connections": ("1/s", False),
 }
-PARTS: Final = {
+PARTS: Final[Mapping[str, Callable[[Server, argparse.Namespace], Awaitable[dict[str, float]]]]] = {
     "three": _three,
     "members": partial(_one, "group/members-1000", partial(group_load.large, size=1000)),
     "groups": partial(_one, "group/groups-10000", partial(group_load.many, groups=10_000, connections=32)),

@@ -32,7 +32,8 @@ from uuid import UUID
 
 import trio
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.broker import resident_bytes
 from benchmarks.rows import KAFKA, Row, report
@@ -107,7 +108,7 @@ def memory(folder: str, partitions: int, kind: str, traced: int) -> float:
 
 
 def measure_memory(args: argparse.Namespace) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for _ in range(args.repeats):
         with tempfile.TemporaryDirectory() as folder:
             for kind in args.kinds:

@@ -39,6 +39,7 @@ from typing import Any, Final
 import confluent_kafka
 import trio
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.broker_load import quantile
 from benchmarks.record_clients import LIMIT_S, Load, acknowledge, consume, end_to_end, java_produce, produce
@@ -99,7 +100,7 @@ class Server:
 
     def _create(self, name: str, partitions: int) -> None:
         assert self.admin is not None
-        wanted = confluent_kafka.admin.NewTopic(name, partitions, self.replicas)
+        wanted = NewTopic(name, partitions, self.replicas)
         self.admin.create_topics([wanted], operation_timeout=LIMIT_S)[name].result()
 
     def cpu_seconds(self) -> float:

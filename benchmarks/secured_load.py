@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.broker_load import API_VERSIONS, Address, ask, request
 from kce import wire
@@ -35,7 +35,7 @@ def create_user(address: Address) -> None:
         salt=SALT,
         salted_password=SALTED,
     )
-    answer = request(address, wire.AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,)), 0)
+    answer: Any = request(address, wire.AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,)), 0)
     codes = {result.error_code for result in answer.results}
     if codes != {ErrorCode.NONE}:
         raise RuntimeError(f"the user was not made: {codes}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def rate(count: int, work: Callable[[], object]) -> float:
 
 
 @contextmanager
-def kazoo(address: str):
+def kazoo(address: str) -> Iterator[KazooClient]:
     client = KazooClient(hosts=address)
     client.start()
     try:
@@ -90,7 +90,7 @@ class Bench:
         self.paths = [f"/bench/{i:06d}" for i in range(nodes)]
         self.rates: dict[str, list[float]] = {}
 
-    async def timed(self, name: str, count: int, work: Callable[[], object]) -> None:
+    async def timed(self, name: str, count: int, work: Callable[[], Awaitable[object]]) -> None:
         begin = time.perf_counter()
         await work()
         self.rates.setdefault(name, []).append(count / (time.perf_counter() - begin))

@@ -18,7 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from kce import wire
 
@@ -99,7 +99,7 @@ def generate(
     request: int = 16_000,
     acknowledge: bool = False,
     again_every: int = 0,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Write ``size`` bytes, or a little more; the truth of them."""
     requests: Counter[str] = Counter()
     produce = _produce(request)

@@ -107,10 +107,12 @@ def rates(count: int, seconds: list[float]) -> list[float]:
 def engines(api: str, version: int, partitions: int, timings: Timings) -> Iterator[Row]:
     """Encoding and decoding, compared with kio and Construct."""
     message = without(cluster(api, partitions), version)
-    cls = type(message)
+    cls: Any = type(message)
     frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
-    kio_type = kio_class(cls, version)
-    theirs, write, read = to_kio(message, kio_type), entity_writer(kio_type), entity_reader(kio_type)
+    kio_type: Any = kio_class(cls, version)
+    theirs: Any = to_kio(message, kio_type)
+    write: Callable[..., None] = entity_writer(kio_type)
+    read: Callable[..., Any] = entity_reader(kio_type)
     buffer = io.BytesIO()
     write(buffer, theirs)
     body = buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Every benchmark imports what it needs, and has a --help."""
+"""Every benchmark imports what it needs, and has a --help; one that stands in for a part of ours works."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def test_a_benchmark_starts(path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert f"usage: {path.name}" in done.stdout
+
+
+@pytest.mark.slow
+def test_links_are_compared_with_connections_that_work() -> None:
+    command = [sys.executable, "-m", "benchmarks.links", "--bursts", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "links/unobserved" in done.stdout
+    assert done.stderr == ""
