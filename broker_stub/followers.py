@@ -26,8 +26,6 @@ class Follower:
     fetched_ms: float = _NEVER
     #: the end of the leader's log at that fetch
     leader_end_offset: int = UNKNOWN_OFFSET
-    #: when the leader's epoch began
-    since_ms: float = _NEVER
     broker_id: int = -1
 
     def fetched(self, end: OffsetMetadata, log_start_offset: int, now_ms: float, leader_end_offset: int) -> None:
@@ -41,16 +39,6 @@ class Follower:
         self.leader_end_offset = max(leader_end_offset, self.leader_end_offset)
         self.fetched_ms = now_ms
 
-    def was_idle_until(self, now_ms: float) -> None:
-        """It had everything all the time, and its last fetch, of which it was not part, was then.
-
-        That says nothing if the leader's epoch is newer.
-        """
-        if now_ms <= self.since_ms:
-            return
-        self.caught_up_ms = max(self.caught_up_ms, now_ms)
-        self.fetched_ms = max(self.fetched_ms, now_ms)
-
     def is_caught_up(self, leader_end_offset: int, now_ms: float, max_lag_ms: float) -> bool:
         return self.end.offset == leader_end_offset or now_ms - self.caught_up_ms <= max_lag_ms
 
@@ -58,15 +46,26 @@ class Follower:
 class Followers:
     """The followers of one partition that is led here; empty on a follower.
 
-    They are few: a tuple takes a third of the memory of a table, in each of all partitions.
+    Each partition has one: the usual two have places of their own, because a table takes more memory than they do.
     """
 
-    __slots__ = ("_all", "laggards")
+    __slots__ = ("_first", "_others", "_second", "_since_ms", "laggards")
 
     def __init__(self) -> None:
-        self._all: tuple[Follower, ...] = ()
+        self._first: Follower | None = None
+        self._second: Follower | None = None
+        self._others: tuple[Follower, ...] = ()
+        #: when the leader's epoch began
+        self._since_ms = _NEVER
         #: they lag on command, whatever they have fetched
         self.laggards: Collection[int] = ()
+
+    @property
+    def _all(self) -> tuple[Follower, ...]:
+        first, second = self._first, self._second
+        if first is None:
+            return ()
+        return (first,) if second is None else (first, second, *self._others)
 
     def get(self, broker_id: int) -> Follower | None:
         for follower in self._all:
@@ -76,7 +75,20 @@ class Followers:
 
     def assign(self, broker_ids: Iterable[int]) -> None:
         """These are the followers now; what is known of them stays."""
-        self._all = tuple(self.get(i) or Follower(broker_id=i) for i in dict.fromkeys(broker_ids))
+        followers = [self.get(i) or Follower(broker_id=i) for i in dict.fromkeys(broker_ids)]
+        self._first = followers[0] if followers else None
+        self._second = followers[1] if len(followers) > 1 else None
+        self._others = tuple(followers[2:])
+
+    def was_idle_until(self, broker_id: int, now_ms: float) -> None:
+        """A follower had everything all the time, and its last fetch, of which the partition was not part, was then.
+
+        That says nothing if the leader's epoch is newer.
+        """
+        follower = self.get(broker_id)
+        if follower is not None and now_ms > self._since_ms:
+            follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
+            follower.fetched_ms = max(follower.fetched_ms, now_ms)
 
     def relocate(self) -> None:
         """The leader's log has its records in other places now."""
@@ -87,8 +99,8 @@ class Followers:
         self, in_sync: Collection[int], leader_end_offset: int, now_ms: float, *, is_new_leader: bool
     ) -> None:
         """The leader has a new epoch: who is in the ISR has the time of a lag to fetch."""
+        self._since_ms = now_ms
         for known in self._all:
-            known.since_ms = now_ms
             known.caught_up_ms = now_ms if known.broker_id in in_sync else _NEVER
             if is_new_leader:
                 known.end, known.log_start_offset, known.leader_end_offset = _UNKNOWN, UNKNOWN_OFFSET, UNKNOWN_OFFSET

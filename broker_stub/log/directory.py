@@ -26,7 +26,7 @@ from kce.wire.vocabulary import TopicPartition
 log = logging.getLogger(__name__)
 
 #: logs with segments in memory, of each directory
-MAX_AWAKE: Final = 5_000
+MAX_AWAKE: Final = 1_000
 _TRIED_AT_ONCE: Final = 3
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
 

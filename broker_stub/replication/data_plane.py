@@ -119,10 +119,9 @@ class DataPlane:
         """The sessions in which the partition was idle; whose followers had everything until now."""
         woken = self.sessions.touched(topic_partition)
         partition = self._hosted().partitions.get(topic_partition) if woken else None
-        for session in woken:
-            follower = None if partition is None else partition.followers.get(session.replica_id)
-            if follower is not None:
-                follower.was_idle_until(session.last_used * 1000)
+        if partition is not None:
+            for session in woken:
+                partition.followers.was_idle_until(session.replica_id, session.last_used * 1000)
         return woken
 
     def _check_fetches(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:

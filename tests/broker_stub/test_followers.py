@@ -99,10 +99,28 @@ def test_watermarks() -> None:  # rules 9.50, B2.24
 
 
 def test_a_follower_that_had_nothing_to_fetch_has_fetched() -> None:
-    follower = Follower(caught_up_ms=50, fetched_ms=100, since_ms=200)
-    follower.was_idle_until(200)  # in an older epoch
+    followers = Followers()
+    followers.assign((2, 3))
+    followers.new_epoch((), 0, 200, is_new_leader=True)
+    follower, other = followers.get(2), followers.get(3)
+    assert follower is not None
+    assert other is not None
+    follower.caught_up_ms, follower.fetched_ms = 50, 100
+    followers.was_idle_until(2, 200)  # in an older epoch
     assert (follower.caught_up_ms, follower.fetched_ms) == (50, 100)
-    follower.was_idle_until(300)
+    followers.was_idle_until(2, 300)
+    followers.was_idle_until(4, 300)
     assert (follower.caught_up_ms, follower.fetched_ms) == (300, 300)
-    follower.was_idle_until(250)
+    followers.was_idle_until(2, 250)
     assert (follower.caught_up_ms, follower.fetched_ms) == (300, 300)
+    assert (other.caught_up_ms, other.fetched_ms) == (-math.inf, -math.inf)
+
+
+@pytest.mark.parametrize("brokers", [(), (2,), (2, 3), (2, 3, 4), (2, 3, 4, 5)])
+def test_as_many_followers_as_there_are_replicas(brokers: tuple[int, ...]) -> None:
+    followers = Followers()
+    followers.assign((3, 9, 4, 8, 5))
+    kept = followers.get(3)
+    followers.assign(brokers)
+    assert [i for i in range(10) if followers.get(i) is not None] == list(brokers)
+    assert followers.get(3) is (kept if 3 in brokers else None)

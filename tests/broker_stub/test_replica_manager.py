@@ -247,7 +247,8 @@ async def test_who_is_in_the_isr_of_a_new_leader_has_caught_up(autojump_clock: M
     known = {broker: follower for broker in (2, 3) if (follower := followers.get(broker)) is not None}
     now_ms = pytest.approx(trio.current_time() * 1000)
     assert {broker: follower.caught_up_ms for broker, follower in known.items()} == {2: now_ms, 3: -math.inf}
-    assert {broker: follower.since_ms for broker, follower in known.items()} == {2: now_ms, 3: now_ms}
+    followers.was_idle_until(3, trio.current_time() * 1000)
+    assert known[3].caught_up_ms == -math.inf, "its epoch has just begun"
     assert now_ms == 5000
 
 
