@@ -37,7 +37,7 @@ class Area:
 AREAS = {
     area.module: area
     for area in (
-        Area("broker", ("--seconds", "1"), "The planes: control requests beside data, and requests a second"),
+        Area("broker", ("--seconds", "0.8"), "The planes: control requests beside data, and requests a second"),
         Area("groups", ("--repeats", "2"), "Groups, transactions and secured connections"),
         Area(
             "records",
@@ -55,8 +55,8 @@ AREAS = {
             "The controller: failover, death of a broker, controlled shutdown, memory",
         ),
         Area("topics", ("--warm-up", "100"), "Topics: creation, growth, reassignment, deletion"),
-        Area("columns", ("--repeats", "3"), "Control requests as columns, beside Kafka's Java codec"),
-        Area("wire", ("--sizes", "1000", "100000", "--seconds", "0.15"), "The codec, beside kio and Construct"),
+        Area("columns", ("--repeats", "2"), "Control requests as columns, beside Kafka's Java codec"),
+        Area("wire", ("--sizes", "1000", "100000", "--seconds", "0.1"), "The codec, beside kio and Construct"),
         Area("captures", ("--large", "0", "--repeats", "2"), "Captures, beside tshark, dpkt and scapy"),
         Area("store", ("--repeats", "3"), "ZooKeeper: writes and reads, beside kazoo"),
         Area("election", (), "Leader election among many, beside kazoo's Lock"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from kce import wire
 from kce.harness import Cluster
 from kce.harness.connections import Link
@@ -37,6 +39,18 @@ async def metadata(address: str) -> wire.MetadataResponse:
     response = await request(address, wire.MetadataRequest(topics=None), 12)
     assert isinstance(response, wire.MetadataResponse)
     return response
+
+
+async def know_each_other(*addresses: str) -> None:
+    """Wait until each broker's Metadata names all of them: one that has started waits for its first UpdateMetadata."""
+    with trio.fail_after(60):
+        for address in addresses:
+            while True:
+                response = await request(address, wire.MetadataRequest(topics=()), 1)
+                assert isinstance(response, wire.MetadataResponse)
+                if len(response.brokers) == len(addresses):
+                    break
+                await trio.sleep(0.05)
 
 
 def node(cluster: Cluster, node_id: int) -> Node:

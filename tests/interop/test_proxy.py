@@ -8,29 +8,16 @@ import pytest
 import trio
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kce import wire
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.faults import Rule
 from kce.harness.proxy import Proxy
 from kce.wire import ErrorCode
-from tests.clusters import request
-from tests.interop.real_kafka import SHORT_LIVED, RealBroker, real_brokers
+from tests.clusters import know_each_other
+from tests.interop.real_kafka import SHORT_LIVED, real_brokers
 from tests.interop.records import Ledger, Traffic
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 120
-
-
-async def know_each_other(brokers: dict[int, RealBroker]) -> None:
-    """Wait until each broker's Metadata names all of them: a started broker waits for its first UpdateMetadata."""
-    with trio.fail_after(LIMIT_S):
-        for broker in brokers.values():
-            while True:
-                response = await request(broker.address, wire.MetadataRequest(topics=()), 12)
-                assert isinstance(response, wire.MetadataResponse)
-                if len(response.brokers) == len(brokers):
-                    break
-                await trio.sleep(0.05)
 
 
 def create(bootstrap: str, topic: str) -> None:
@@ -54,7 +41,7 @@ async def test_nothing_is_lost_behind_a_proxy_that_refuses_resets_and_delays(tmp
         embedded_zookeeper(tmp_path / "zookeeper") as zookeeper,
         real_brokers([1, 2], zookeeper, tmp_path, jvm=SHORT_LIVED) as brokers,
     ):
-        await know_each_other(brokers)
+        await know_each_other(*(broker.address for broker in brokers.values()))
         async with Proxy(brokers[1].address) as proxy:
             direct = {brokers[n].address for n in (1, 2)}
             assert {"{}:{}".format(*theirs) for theirs in proxy.brokers} == direct

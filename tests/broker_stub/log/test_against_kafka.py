@@ -28,7 +28,7 @@ from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
 from kce.zookeeper.store.kazoo import KazooStore
 from tests.broker_stub.log.support import NOW_MS, Context, append, base_offsets, batch, marker, produced, values
-from tests.clusters import metadata
+from tests.clusters import know_each_other
 from tests.interop.real_kafka import real_brokers
 from tests.interop.tools import Tools
 
@@ -217,9 +217,7 @@ async def test_kafka_compacts_to_the_same_records(tools: Tools, tmp_path: Path, 
     async with real_brokers([1], f"{zookeeper}/compaction", tmp_path, **settings) as brokers:
         broker = brokers[1]
         theirs, ours = tmp_path / "kafka-1" / "data", tmp_path / "ours"
-        with trio.fail_after(30):
-            while (await metadata(broker.address)).controller_id < 0:  # noqa: ASYNC110 - Kafka elects its controller
-                await trio.sleep(0.1)
+        await know_each_other(broker.address)
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         await trio.to_thread.run_sync(admin.create_topics([NewTopic("t", 1, 1, config=COMPACT)])["t"].result, _seconds)
         await trio.to_thread.run_sync(Numbered(broker.address).produce, 0, 1)
@@ -284,9 +282,7 @@ async def test_a_folder_passes_to_and_fro(tools: Tools, tmp_path: Path, zookeepe
     async with real_brokers([1], f"{zookeeper}/folder", tmp_path, **settings) as brokers:
         broker, clients = brokers[1], Numbered(brokers[1].address)
         data = tmp_path / "kafka-1" / "data"
-        with trio.fail_after(30):
-            while (await metadata(broker.address)).controller_id < 0:  # noqa: ASYNC110 - Kafka elects its controller
-                await trio.sleep(0.1)
+        await know_each_other(broker.address)
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         admin.create_topics([NewTopic("t", 1, 1, config=SETTINGS)])["t"].result(_seconds)
         for codec in CODECS:

@@ -33,6 +33,7 @@ from tests.broker_stub.log.test_against_kafka import (
     texts,
     unregistered,
 )
+from tests.clusters import know_each_other
 from tests.interop.real_kafka import RELEASES
 from tests.interop.real_kafka import real_brokers as started_brokers
 from tests.interop.tools import Tools
@@ -66,6 +67,7 @@ def manager(folder: Path, settings: dict[str, str]) -> LogManager:
 
 
 async def create_topic(address: str, settings: dict[str, str]) -> None:
+    await know_each_other(address)
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     await trio.to_thread.run_sync(admin.create_topics([NewTopic("t", 1, 1, config=settings)])["t"].result, _seconds)
 
