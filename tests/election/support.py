@@ -26,7 +26,7 @@ from kce.election.zookeeper import election_driver_factory, retrieval_driver_fac
 
 PATHS = ElectionPaths()
 COMPONENT = "dispatcher"
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Changing:

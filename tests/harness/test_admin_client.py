@@ -33,9 +33,9 @@ async def call_admin(call: Callable[..., dict[Any, Future[T]]], *args: Any, **mo
 
     def wait() -> dict[Any, T | str]:
         results: dict[Any, T | str] = {}
-        for key, future in call(*args, request_timeout=20, **more).items():
+        for key, future in call(*args, request_timeout=60, **more).items():
             try:
-                results[key] = future.result(timeout=30)
+                results[key] = future.result(timeout=60)
             except KafkaException as e:
                 results[key] = e.args[0].name()
         return results
@@ -74,7 +74,7 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
             NewTopic("wide", 1, 4),
             NewTopic("odd", 1, 1, config={"retention.ms": "soon"}),
         ]
-        assert await call_admin(admin.create_topics, wanted, operation_timeout=20) == {
+        assert await call_admin(admin.create_topics, wanted, operation_timeout=60) == {
             "placed": None,
             "given": None,
             "wide": "INVALID_REPLICATION_FACTOR",
@@ -87,7 +87,7 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
         assert [listed["given"].partitions[p].replicas for p in (0, 1)] == [[3, 1], [1, 2]]
 
         more = [NewPartitions("given", 4), NewPartitions("placed", 2), NewPartitions("tried", 2)]
-        assert await call_admin(admin.create_partitions, more, operation_timeout=20) == {
+        assert await call_admin(admin.create_partitions, more, operation_timeout=60) == {
             "given": None,
             "placed": "INVALID_PARTITIONS",
             "tried": "UNKNOWN_TOPIC_OR_PART",
@@ -113,7 +113,7 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
         (answer,) = (await call_admin(admin.incremental_alter_configs, [topic_config("placed", wrong)])).values()
         assert answer == "INVALID_CONFIG"
 
-        assert await call_admin(admin.delete_topics, ["given", "nobody"], operation_timeout=20) == {
+        assert await call_admin(admin.delete_topics, ["given", "nobody"], operation_timeout=60) == {
             "given": None,
             "nobody": "UNKNOWN_TOPIC_OR_PART",
         }
@@ -130,7 +130,7 @@ async def test_the_cluster_described(zookeeper: str) -> None:
         admin = await admin_of(cluster)
 
         def describe() -> Any:
-            return admin.describe_cluster(include_authorized_operations=True, request_timeout=20).result(timeout=30)
+            return admin.describe_cluster(include_authorized_operations=True, request_timeout=60).result(timeout=60)
 
         found = await trio.to_thread.run_sync(describe)
         assert found.cluster_id == cluster.cluster_id
@@ -153,7 +153,7 @@ async def test_the_cluster_described(zookeeper: str) -> None:
         assert not isinstance(entries, str)
         changed = entries["num.io.threads"]
         assert (changed.value, changed.source) == ("9", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
-        await call_admin(admin.create_topics, [NewTopic("defaults", -1, 1)], operation_timeout=20)
+        await call_admin(admin.create_topics, [NewTopic("defaults", -1, 1)], operation_timeout=60)
         topics = TopicCollection(["defaults"])
         (topic,) = (await call_admin(admin.describe_topics, topics)).values()
         assert not isinstance(topic, str)

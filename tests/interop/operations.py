@@ -389,7 +389,7 @@ async def change_config(p: Peers) -> str:
         entry = ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
         admin = AdminClient({"bootstrap.servers": p.bootstrap})
-        for future in admin.incremental_alter_configs([resource], request_timeout=20).values():
+        for future in admin.incremental_alter_configs([resource], request_timeout=60).values():
             future.result()
 
     await trio.to_thread.run_sync(change)

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 T = TypeVar("T")
 
 _PATIENCE_S = 60.0
-_HIGH_WATERMARK_S = 15.0
+_HIGH_WATERMARK_S = 60.0
 _PAUSE_S = 0.002
 _BATCH, _BATCH_WAIT_S = 2000, 0.2
 _REPORT_MS = 200

@@ -114,14 +114,14 @@ def allow_alice(admin: dict[str, Any], alice: dict[str, Any]) -> None:
         )
         for kind, name in ((ResourceType.TOPIC, "orders"), (ResourceType.GROUP, "g"))
     ]
-    for created in client.create_acls(bindings, request_timeout=20).values():
-        created.result(20)
+    for created in client.create_acls(bindings, request_timeout=60).values():
+        created.result(60)
     for server in alice["bootstrap.servers"].split(","):
         is_allowed = False
         while not is_allowed:
             asking = AdminClient({**alice, "bootstrap.servers": server})
             asking.poll(0)
-            is_allowed = asking.list_topics("orders", timeout=20).topics["orders"].error is None
+            is_allowed = asking.list_topics("orders", timeout=60).topics["orders"].error is None
 
 
 def refusals_of_one_record(client: dict[str, Any]) -> list[KafkaError]:

@@ -20,7 +20,7 @@ from kce.zookeeper.store import Create, NodeData, StoreUnavailable, jute, kazoo_
 from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.kazoo_session import TESTED_KAZOO
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def test_pyproject_asks_for_the_tested_kazoo() -> None:
