@@ -267,10 +267,6 @@ class Cluster(Interventions, Topics):
             known = ", ".join(str(i) for i in self._members)
             raise HarnessError(f"there is no node {node_id} in this cluster; there are {known}") from None
 
-    async def registered(self) -> set[int]:
-        """Ids of the brokers that are registered in ZooKeeper."""
-        return {int(broker) for broker in await self.zk.get_brokers(watch=False)}
-
     def bootstrap_servers(self) -> str:
         """The data listeners of all running nodes, for bootstrap.servers of a client."""
         return ",".join(m.addresses[DATA] for m in self._members.values() if m.state == "running" and m.addresses)

@@ -72,8 +72,8 @@ class Member(ABC):
         """The view of the node's controller module."""
 
     @abstractmethod
-    async def knows(self, brokers: Collection[int]) -> bool:
-        """Whether these brokers are alive in its metadata."""
+    async def knows(self, brokers: Collection[int], topic: str = "", partitions: int = 0) -> bool:
+        """Whether its metadata has these brokers alive, and leaders of that many partitions of the topic."""
 
     async def lag(self, lag: Lag, wanted: bool) -> None:
         """Let a follower lag from now on, or not any more; a stopped node hears of it when it starts."""
@@ -211,8 +211,8 @@ class InProcessMember(Member):
     async def status(self) -> NodeStatus:
         return self._running().status()
 
-    async def knows(self, brokers: Collection[int]) -> bool:
-        return self._running().knows(brokers)
+    async def knows(self, brokers: Collection[int], topic: str = "", partitions: int = 0) -> bool:
+        return self._running().knows(brokers, topic, partitions)
 
     async def _lag(self, lag: Lag, wanted: bool) -> None:
         self._running().lag(lag, wanted)

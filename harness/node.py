@@ -385,9 +385,11 @@ class Node:
             unanswered={int(broker): size for broker, size in self.controller.channels.queue_sizes().items()},
         )
 
-    def knows(self, brokers: Collection[int]) -> bool:
-        """Whether these brokers are alive in its metadata."""
-        return self.broker.metadata_cache.snapshot.alive_brokers.keys() >= set(brokers)
+    def knows(self, brokers: Collection[int], topic: str, partitions: int) -> bool:
+        """Whether its metadata has these brokers alive, and leaders of that many partitions of the topic."""
+        metadata = self.broker.metadata_cache.snapshot
+        led = sum(state.leader >= 0 for state in metadata.topics.get(topic, {}).values())
+        return led >= partitions and metadata.alive_brokers.keys() >= set(brokers)
 
     def lag(self, lag: Lag, wanted: bool) -> None:
         """Let a follower lag from now on, or not any more."""

@@ -187,8 +187,8 @@ async def _obey(
                 _fail_log_dir(node, log_dir, answer)
             case {"command": "status"}:
                 answer("status", **asdict(node.status()))
-            case {"command": "knows", "brokers": brokers}:
-                answer("knows", knows=node.knows(brokers))
+            case {"command": "knows", "brokers": brokers, "topic": topic, "partitions": partitions}:
+                answer("knows", knows=node.knows(brokers, topic, partitions))
             case {"command": "quit"}:
                 await node.shutdown(controlled=False)
                 everything.cancel()

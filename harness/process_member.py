@@ -257,8 +257,9 @@ class ProcessMember(Member):
         unanswered = {int(broker): size for broker, size in status["unanswered"].items()}
         return NodeStatus(status["believes_active"], status["controller_epoch"], unanswered)
 
-    async def knows(self, brokers: Collection[int]) -> bool:
-        return bool((await self._ask({"command": "knows", "brokers": list(brokers)}))["knows"])
+    async def knows(self, brokers: Collection[int], topic: str = "", partitions: int = 0) -> bool:
+        question = {"command": "knows", "brokers": list(brokers), "topic": topic, "partitions": partitions}
+        return bool((await self._ask(question))["knows"])
 
 
 def _of_another_process(seconds: float) -> None:

@@ -29,6 +29,8 @@ class Topics(Waiting):
     ) -> uuid.UUID:
         """Create it in ZooKeeper and wait until every partition has a leader. Raises HarnessError.
 
+        Unless there are rules, which may keep it from them, all nodes know the leaders then.
+
         ``assignment`` gives the replicas of each partition; otherwise they are placed as Kafka places them.
         """
         with _admin_errors():
@@ -38,6 +40,7 @@ class Topics(Waiting):
             )  # fmt: skip
         if wait:
             await self.wait_until(lambda: self._has_leaders(topic), f"leaders of topic {topic}")
+            await self._wait_until_known(topic, partitions if assignment is None else len(assignment))
         return topic_id
 
     async def _has_leaders(self, topic: str) -> bool:

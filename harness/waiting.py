@@ -14,6 +14,7 @@ from kce.harness.errors import HarnessError
 from kce.harness.links import FrameEvent, Links
 from kce.harness.members import Member
 from kce.harness.settling import ActiveController
+from kce.harness.world import ClusterWorld
 from kce.harness.world.port import World
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
-#: how long a start waits for nodes to hear of each other
+#: so long nodes may take to hear of each other, or of a topic
 KNOWN_TIMEOUT_S = 10.0
 POLL_S = 0.05
 
@@ -40,6 +41,7 @@ class Waiting:
     controller_gone_ns: int
     _config: ClusterConfig
     _members: dict[int, Member]
+    _world: ClusterWorld
     _observer: World
     _progress: trio.Event
 
@@ -47,6 +49,10 @@ class Waiting:
     def logs(self) -> Path | None:
         """The folder of the nodes' logs; None in memory."""
         return None if self.data is None else self.data / "logs"
+
+    async def registered(self) -> set[int]:
+        """Ids of the brokers that are registered in ZooKeeper."""
+        return {int(broker) for broker in await self.zk.get_brokers(watch=False)}
 
     async def controller_id(self) -> int | None:
         return await self.zk.get_controller_id()
@@ -107,23 +113,31 @@ class Waiting:
         where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
         raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}{where}")
 
-    async def _wait_until_known(self) -> None:
-        """Wait until the nodes that run know each other: then a client may ask any of them. Of a broker that knows no
-        brokers (rule B7.1), librdkafka's AdminClient asks for the controller once and then waits for ever.
+    async def _wait_until_known(self, topic: str = "", partitions: int = 0) -> None:
+        """Wait until the nodes that run know each other, and leaders of that many partitions of the topic: then a
+        client may ask any of them. Of a broker that knows no brokers (rule B7.1), librdkafka's AdminClient asks for the
+        controller once and then waits for ever.
 
-        Rules may keep it from them: after KNOWN_TIMEOUT_S there is only a warning in the log.
+        Who disturbs the cluster does not wait: there are rules, or after KNOWN_TIMEOUT_S a warning in the log.
         """
 
         async def is_known() -> bool:
-            members = [member for member in self._members.values() if member.state == "running"]
+            if self.links.rules:
+                return True
+            registered = await self.registered()
+            members = [
+                m for m in self._members.values()
+                if m.state == "running" and m.id in registered and not self._world.is_cut(m.id)
+            ]  # fmt: skip
             ids = [member.id for member in members]
             try:
-                return all([await member.knows(ids) for member in members])
+                return all([await member.knows(ids, topic, partitions) for member in members])
             except HarnessError:  # one of them has ended
                 return False
 
+        what = f"all nodes to know the leaders of topic {topic}" if topic else "all nodes to know each other"
         try:
-            await self.wait_until(is_known, "the nodes to know each other", KNOWN_TIMEOUT_S)
+            await self.wait_until(is_known, what, KNOWN_TIMEOUT_S)
         except HarnessError as e:
             log.warning("%s", e)
 
