@@ -209,7 +209,10 @@ def replay(
             _print_outcomes(run.outcomes(), len(recording.left_out))
             raise
         code = _print_outcomes(run.outcomes(), len(recording.left_out))
-        return code if whole else 130
+        if not whole:
+            click.echo(interrupts.LINE, err=True)
+            return 130
+        return code
 
 
 def _read(names: list[str], ports: Ports, tls_keys: str | None) -> Recording:

@@ -5,9 +5,12 @@ Covers: harness/cli/replay.py.
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import trio
@@ -71,6 +74,32 @@ def test_wrong_arguments(arguments, expected, tmp_path, monkeypatch):
     code, _, err = kce(ZOMBIE, *arguments)
     assert code != 0
     assert expected in err
+
+
+def test_an_interrupted_replay_says_so_and_what_it_has_sent():
+    """Of one whose first request is never answered."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def interrupt():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)
+                os.kill(os.getpid(), signal.SIGINT)
+                while connection.recv(1 << 16):
+                    pass
+
+        with ThreadPoolExecutor(1) as pool:
+            interrupting = pool.submit(interrupt)
+            result = CliRunner().invoke(
+                cli,
+                ["replay", str(ZOMBIE), "--as", "controller", "--broker", "3", "--no-wait",
+                 "--to", f"127.0.0.1:{server.getsockname()[1]}"],
+                standalone_mode=False, catch_exceptions=False,
+            )  # fmt: skip
+            interrupting.result(60)
+    assert result.return_value == 130
+    assert "requests replayed: " in result.stdout
+    assert result.stderr.splitlines()[-1] == "kce: interrupted"
 
 
 COMMAND = [sys.executable, "-m", "kce.harness", "replay"]
