@@ -105,7 +105,7 @@ class ProcessMember(Member):
         if scope.cancelled_caught:
             answer["error"] = f"it did not come up within {READY_TIMEOUT_S} s, see {self.log_path}"
         if answer["event"] != "ready":
-            await self._end(0 if scope.cancelled_caught else EXIT_TIMEOUT_S)
+            await self._end(process, 0 if scope.cancelled_caught else EXIT_TIMEOUT_S)
             answer["error"] = answer["error"] or self.end_reason()
             raise HarnessError(f"node {self.id}: {answer['error']}")
         self.addresses = answer["addresses"]
@@ -114,7 +114,10 @@ class ProcessMember(Member):
 
     def end_reason(self) -> str:
         """The reason why the process has ended, from its exit code and its log."""
-        code = None if self._process is None else self._process.returncode
+        return "it has not ended" if self._process is None else self._end_reason(self._process)
+
+    def _end_reason(self, process: trio.Process) -> str:
+        code = process.returncode
         if code is None:
             return "it has not ended"
         how = f"with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
@@ -132,7 +135,7 @@ class ProcessMember(Member):
 
         Raises HarnessError if the process ends before.
         """
-        self._running()
+        process = self._running()
         number, asked = next(self._numbers), self._asked
         send, receive = trio.open_memory_channel[dict[str, Any]](1)
         if asked is None:
@@ -143,8 +146,8 @@ class ProcessMember(Member):
             await self._send(command | {"ask": number})
             return await receive.receive()
         except (trio.EndOfChannel, OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._end(EXIT_TIMEOUT_S)
-            raise HarnessError(f"node {self.id}: {self.end_reason()}") from None
+            await self._end(process, EXIT_TIMEOUT_S)  # the next one may have started meanwhile
+            raise HarnessError(f"node {self.id}: {self._end_reason(process)}") from None
         finally:
             if asked is not None:
                 asked.pop(number, None)
@@ -170,11 +173,8 @@ class ProcessMember(Member):
             for channel in asked.values():
                 channel.close()
 
-    async def _end(self, patience_s: float = 0) -> None:
+    async def _end(self, process: trio.Process, patience_s: float = 0) -> None:
         """Wait that long for the process to end, then kill it."""
-        process = self._process
-        if process is None:
-            return
         with trio.CancelScope(shield=True):
             with trio.move_on_after(patience_s):
                 await process.wait()
@@ -191,18 +191,20 @@ class ProcessMember(Member):
         if self._paused:
             await self.resume()
         process.terminate()
-        await self._end(SHUTDOWN_TIMEOUT_S)
+        await self._end(process, SHUTDOWN_TIMEOUT_S)
 
     async def quit(self) -> None:
         if self._paused:
             await self.resume()
+        process = self._running()
         with contextlib.suppress(OSError, trio.BrokenResourceError):
             await self._send({"command": "quit"})
-        await self._end(SHUTDOWN_TIMEOUT_S)
+        await self._end(process, SHUTDOWN_TIMEOUT_S)
 
     async def kill(self) -> None:
-        self._running().kill()
-        await self._end()
+        process = self._running()
+        process.kill()
+        await self._end(process)
 
     async def pause(self) -> None:
         os.kill(self._running().pid, signal.SIGSTOP)
@@ -246,11 +248,12 @@ class ProcessMember(Member):
             await self._send({"command": "machine", "machine": self.machine.to_json()})
 
     async def fail_log_dir(self, log_dir: str) -> None:
+        process = self._running()
         answer = await self._ask({"command": "fail log dir", "log_dir": log_dir})
         if answer["error"]:
             raise HarnessError(answer["error"])
         if answer["halts"]:
-            await self._end(SHUTDOWN_TIMEOUT_S)
+            await self._end(process, SHUTDOWN_TIMEOUT_S)
 
     async def status(self) -> NodeStatus:
         status = await self._ask({"command": "status"})

@@ -11,7 +11,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -96,12 +96,22 @@ async def test_a_connection_has_one_request_in_progress(nursery) -> None:  # rul
     assert len(park.parked) == 3
 
 
-def sockets() -> tuple[TcpStream, TcpStream]:
-    ours, theirs = socket.socketpair()
-    return TcpStream(ours), TcpStream(theirs)
+Sockets = Callable[[], tuple[TcpStream, TcpStream]]
 
 
-async def test_the_response_to_a_parked_request_is_written_by_whoever_gives_it(nursery) -> None:
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    """Makes connected pairs, all closed at the end."""
+    with ExitStack() as stack:
+
+        def pair() -> tuple[TcpStream, TcpStream]:
+            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+            return TcpStream(ours), TcpStream(theirs)
+
+        yield pair
+
+
+async def test_the_response_to_a_parked_request_is_written_by_whoever_gives_it(nursery, sockets) -> None:
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -130,7 +140,7 @@ class Steps(trio.abc.Instrument):
         self.ran.append(task.name)
 
 
-async def test_a_response_wakes_no_task_if_the_client_waits_for_it(nursery) -> None:
+async def test_a_response_wakes_no_task_if_the_client_waits_for_it(nursery, sockets) -> None:
     park, steps = Parking(), Steps()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -153,7 +163,8 @@ async def test_a_response_wakes_no_task_if_the_client_waits_for_it(nursery) -> N
     ours.close()
 
 
-async def test_a_request_that_need_not_wait_wakes_no_task(nursery) -> None:
+async def test_a_request_that_need_not_wait_wakes_no_task(nursery, sockets, mock_clock) -> None:
+    """As long as the slice of time is not used up: its clock stands still."""
     steps = Steps()
     f = Fixture(answer_at_once)
     await nursery.start(f.run)
@@ -173,7 +184,7 @@ async def test_a_request_that_need_not_wait_wakes_no_task(nursery) -> None:
     assert f.metrics.of("ApiVersions").requests == 5
 
 
-async def test_what_has_no_turn_now_is_served_in_its_turn(nursery) -> None:  # rules B1.5, B1.6
+async def test_what_has_no_turn_now_is_served_in_its_turn(nursery, sockets) -> None:  # rules B1.5, B1.6
     f = Fixture(answer_at_once)
     turns = f.processor.turns = Turns(0.001)
     await nursery.start(f.run)
@@ -190,7 +201,7 @@ async def test_what_has_no_turn_now_is_served_in_its_turn(nursery) -> None:  # r
         await client.stream.aclose()
 
 
-async def test_a_bad_request_after_others_on_a_socket(nursery) -> None:  # rule B1.35
+async def test_a_bad_request_after_others_on_a_socket(nursery, sockets) -> None:  # rule B1.35
     f = Fixture(answer_at_once)
     await nursery.start(f.run)
     for bad in (wire.frame(b"bad"), (10_001).to_bytes(4, "big")):
@@ -204,7 +215,7 @@ async def test_a_bad_request_after_others_on_a_socket(nursery) -> None:  # rule 
     assert f.metrics.connections_closed_for_bad_requests == 2
 
 
-async def test_a_connection_that_drains_ends_with_its_parked_request(nursery) -> None:  # rule B1.58
+async def test_a_connection_that_drains_ends_with_its_parked_request(nursery, sockets) -> None:  # rule B1.58
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -220,7 +231,9 @@ async def test_a_connection_that_drains_ends_with_its_parked_request(nursery) ->
     await client.stream.aclose()
 
 
-async def test_a_parked_request_that_is_throttled_mutes_its_connection(nursery, autojump_clock) -> None:  # rule B1.27
+async def test_a_parked_request_that_is_throttled_mutes_its_connection(  # rule B1.27
+    nursery, sockets, autojump_clock
+) -> None:
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -238,7 +251,7 @@ async def test_a_parked_request_that_is_throttled_mutes_its_connection(nursery, 
     await client.stream.aclose()
 
 
-async def test_what_cannot_leave_at_once_wakes_the_connection_that_waits_for_input(nursery) -> None:
+async def test_what_cannot_leave_at_once_wakes_the_connection_that_waits_for_input(nursery, sockets) -> None:
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -259,7 +272,7 @@ async def test_what_cannot_leave_at_once_wakes_the_connection_that_waits_for_inp
     ours.close()
 
 
-async def test_a_client_that_is_gone_while_its_request_is_parked(nursery) -> None:
+async def test_a_client_that_is_gone_while_its_request_is_parked(nursery, sockets) -> None:
     """As with a request that is not read: the response finds it out."""
     park = Parking()
     f = Fixture(park)
@@ -276,7 +289,7 @@ async def test_a_client_that_is_gone_while_its_request_is_parked(nursery) -> Non
     assert not f.processor.connections
 
 
-async def test_what_a_reader_does_not_take_at_once_is_written_later(nursery) -> None:
+async def test_what_a_reader_does_not_take_at_once_is_written_later(nursery, sockets) -> None:
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
