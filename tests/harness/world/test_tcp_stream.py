@@ -15,7 +15,8 @@ import trio
 import trio.testing
 
 from kce.harness.world import RealWorld, real_disk, tcp_stream
-from kce.harness.world.input_poller import input_poller
+from kce.harness.world import input_poller as module
+from kce.harness.world.input_poller import Patience, input_poller
 from kce.harness.world.real_disk import RealDisk, RealSlice
 from kce.harness.world.tcp_stream import TcpStream
 
@@ -305,6 +306,112 @@ async def test_what_comes_meanwhile_is_served_in_the_same_pass_of_the_loop() -> 
         for end in (theirs, their_other):
             poller.forget(end.fileno())
     assert served[0] == served[1] > 0
+
+
+class Asking:
+    """A peer that asks again as soon as the poller looks whether it does, ``times`` times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.poller = input_poller()
+        self.passes = self.looks = 0
+        #: the passes in which it was served
+        self.served: list[int] = []
+        self.waits_again = True
+        self._left = times
+        self._now = 0.0
+        monkeypatch.setattr(module, "clock", lambda: self._now)
+        monkeypatch.setattr(os, "sched_yield", self._look)
+
+    def _look(self) -> None:
+        self.looks += 1
+        self._now += module.AWAKE_SECONDS / 4
+        if self._left and self.looks % 3 == 0:
+            self._left -= 1
+            self.ours.send(b"x")
+
+    def on_input(self) -> None:
+        self.theirs.recv(10)
+        self.served.append(self.passes)
+        if self.waits_again:
+            self.poller.wait(self.theirs.fileno(), self.on_input)
+
+    async def ask(self, count: int, every: float = 0) -> None:
+        """Ask and wait until it is served, so many times."""
+        for _ in range(count):
+            self._now += every
+            self.passes += 1
+            self.ours.send(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+
+    def __enter__(self) -> Asking:
+        self.poller.wait(self.theirs.fileno(), self.on_input)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.poller.forget(self.theirs.fileno())
+        self.ours.close()
+        self.theirs.close()
+
+
+async def test_the_poller_stays_awake_for_a_peer_that_asks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asking(monkeypatch, 3) as peer:
+        await peer.ask(1)
+        await peer.ask(Patience.LEAST - 1)
+        assert (peer.served, peer.looks) == ([*range(1, Patience.LEAST + 1)], 0)
+        await peer.ask(1)
+        assert peer.served[Patience.LEAST :] == [Patience.LEAST + 1] * 4, "the next three without waking up"
+        assert peer.looks == 3 * 3 + 4, "then until its patience was at its end"
+
+
+async def test_the_poller_lets_others_run_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asking(monkeypatch, 1000) as peer:
+        await peer.ask(Patience.LEAST + 2)
+        served = [peer.served.count(number) for number in (Patience.LEAST + 1, Patience.LEAST + 2)]
+    most = module.PASS_SECONDS / (module.AWAKE_SECONDS * 3 / 4)
+    assert all(1 < count <= most + 2 for count in served), served
+
+
+async def test_the_poller_sleeps_if_input_comes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asking(monkeypatch, 1000) as peer:
+        await peer.ask(50, every=3 * module.AWAKE_SECONDS)
+        assert (len(peer.served), peer.looks) == (50, 0)
+
+
+async def test_the_poller_does_not_stay_awake_while_somebody_else_is_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asking(monkeypatch, 1000) as peer:
+        await peer.ask(Patience.LEAST)
+        peer.waits_again = False
+        await peer.ask(1)
+        assert (len(peer.served), peer.looks) == (Patience.LEAST + 1, 0)
+
+
+def test_patience_that_was_in_vain_returns_later_and_later() -> None:
+    patience, wanted = Patience(), []
+    for _ in range(10):
+        soon = 0
+        while not patience.is_worth_it and soon < 5000:
+            patience.slept(module.AWAKE_SECONDS)
+            soon += 1
+        wanted.append(soon)
+        patience.failed()
+    assert wanted == [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def test_patience_outlives_a_failure_after_many_successes() -> None:
+    patience = Patience()
+    for _ in range(2):
+        for _ in range(Patience.LEAST):
+            patience.slept(module.AWAKE_SECONDS)
+        assert patience.is_worth_it
+        for _ in range(100):
+            patience.succeeded()
+        for worth_it in (True, True, False):
+            patience.failed()
+            assert patience.is_worth_it is worth_it
+        for _ in range(Patience.LEAST):
+            patience.slept(module.AWAKE_SECONDS)
+        assert not patience.is_worth_it, "twice as many are wanted"
 
 
 async def test_a_wait_for_input_can_be_ended(nursery: trio.Nursery) -> None:
