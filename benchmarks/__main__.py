@@ -66,14 +66,18 @@ AREAS = {
 
 
 def run(area: Area) -> dict[str, Any] | None:
-    """The rows of an area; None if it failed."""
+    """The rows of an area, with when and where they were measured, and how long that took; None if it failed."""
     begin = time.monotonic()
     print(f"\n== {area.title} (benchmarks/{area.module}.py)", flush=True)
     with tempfile.NamedTemporaryFile() as file:
         command = [sys.executable, "-m", f"benchmarks.{area.module}", *area.arguments, "--json", file.name]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
-        print(f"== {area.module}: {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
-        return None if code else json.loads(Path(file.name).read_text())
+        minutes = round((time.monotonic() - begin) / 60, 1)
+        print(f"== {area.module}: {minutes} minutes", flush=True)
+        if code:
+            return None
+        rows = json.loads(Path(file.name).read_text())
+        return {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "minutes": minutes, "rows": rows}
 
 
 def machine() -> str:
@@ -92,11 +96,11 @@ def main() -> None:
     found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
     failed = []
     for name in args.only or AREAS:
-        rows = run(AREAS[name])
-        if rows is None:
+        result = run(AREAS[name])
+        if result is None:
             failed.append(name)
             continue
-        found[name] = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "rows": rows}
+        found[name] = result
         results.write_text(json.dumps(found, indent=1) + "\n")
         write_page(args.docs, {area: (AREAS[area].title, found[area]) for area in AREAS if area in found})
     if failed:

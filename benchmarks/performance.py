@@ -22,9 +22,10 @@ def write_page(folder: Path, areas: dict[str, tuple[str, dict[str, Any]]]) -> No
     lines = [HEAD]
     for name, (title, result) in areas.items():
         rows = result["rows"]
+        took = f", {result['minutes']} minutes" if "minutes" in result else ""
         lines += [
             f"\n## {title}\n",
-            f"`python -m benchmarks.{name}`, {result['date']}, {result['machine']}.\n",
+            f"`python -m benchmarks.{name}`, {result['date']}, {result['machine']}{took}.\n",
             f"![ratios](performance/{name}.svg)\n",
             *(["![growth](performance/growth.svg)\n"] if name == "controller" else []),
             "| | ours | range | peer | | range | ratio |",
