@@ -309,9 +309,11 @@ async def test_what_comes_meanwhile_is_served_in_the_same_pass_of_the_loop() -> 
 
 
 class Asking:
-    """A peer that asks again as soon as the poller looks whether it does, ``times`` times."""
+    """A peer that asks again when the poller has looked thrice whether it does, ``times`` times."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    LOOK_SECONDS = module.AWAKE_SECONDS / 15.5
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, look_seconds: float = LOOK_SECONDS) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.poller = input_poller()
         self.passes = self.looks = 0
@@ -319,13 +321,14 @@ class Asking:
         self.served: list[int] = []
         self.waits_again = True
         self._left = times
+        self._look_seconds = look_seconds
         self._now = 0.0
         monkeypatch.setattr(module, "clock", lambda: self._now)
         monkeypatch.setattr(os, "sched_yield", self._look)
 
     def _look(self) -> None:
         self.looks += 1
-        self._now += module.AWAKE_SECONDS / 4
+        self._now += self._look_seconds
         if self._left and self.looks % 3 == 0:
             self._left -= 1
             self.ours.send(b"x")
@@ -361,14 +364,14 @@ async def test_the_poller_stays_awake_for_a_peer_that_asks_again_soon(monkeypatc
         assert (peer.served, peer.looks) == ([*range(1, Patience.LEAST + 1)], 0)
         await peer.ask(1)
         assert peer.served[Patience.LEAST :] == [Patience.LEAST + 1] * 4, "the next three without waking up"
-        assert peer.looks == 3 * 3 + 4, "then until its patience was at its end"
+        assert peer.looks == 3 * 3 + 16, "then until its patience was at its end"
 
 
 async def test_the_poller_lets_others_run_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     with Asking(monkeypatch, 1000) as peer:
         await peer.ask(Patience.LEAST + 2)
         served = [peer.served.count(number) for number in (Patience.LEAST + 1, Patience.LEAST + 2)]
-    most = module.PASS_SECONDS / (module.AWAKE_SECONDS * 3 / 4)
+    most = module.PASS_SECONDS / (3 * Asking.LOOK_SECONDS)
     assert all(1 < count <= most + 2 for count in served), served
 
 
@@ -384,6 +387,12 @@ async def test_the_poller_does_not_stay_awake_while_somebody_else_is_to_run(monk
         peer.waits_again = False
         await peer.ask(1)
         assert (len(peer.served), peer.looks) == (Patience.LEAST + 1, 0)
+
+
+async def test_the_poller_does_not_stay_awake_where_others_want_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asking(monkeypatch, 1000, look_seconds=1.1 * module.OTHERS_SECONDS) as peer:
+        await peer.ask(2 * Patience.LEAST)
+        assert (len(peer.served), peer.looks) == (2 * Patience.LEAST, 1)
 
 
 def test_patience_that_was_in_vain_returns_later_and_later() -> None:
