@@ -114,10 +114,10 @@ class ProcessMember(Member):
 
     def end_reason(self) -> str:
         """The reason why the process has ended, from its exit code and its log."""
-        return "it has not ended" if self._process is None else self._end_reason(self._process)
+        return self._end_reason(self._process)
 
-    def _end_reason(self, process: trio.Process) -> str:
-        code = process.returncode
+    def _end_reason(self, process: trio.Process | None) -> str:
+        code = None if process is None else process.returncode
         if code is None:
             return "it has not ended"
         how = f"with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"

@@ -21,8 +21,9 @@ import trio
 IS_AVAILABLE: Final = hasattr(select, "epoll")
 #: looks for input in one pass of the loop: what came while others were served costs no pass of its own
 LOOKS: Final = 3
-#: how long the poller stays awake for the next input, and how long it does not let other tasks run for that
+#: how long the poller stays awake for the next input
 AWAKE_SECONDS: Final = 0.00015
+#: after which it stays awake no longer in one pass of the loop: other tasks run
 PASS_SECONDS: Final = 0.0005
 #: who looks twice in a longer time has left the processor to somebody else
 OTHERS_SECONDS: Final = 0.00002
@@ -126,6 +127,7 @@ class InputPoller:
 
     def _awake(self, patience: Patience) -> list[tuple[int, int]]:
         """Look for input for a while, unless somebody else has the processor in between: then it is scarce."""
+        events: list[tuple[int, int]] = []
         now = clock()
         ends_at = now + AWAKE_SECONDS
         while now < ends_at:
@@ -133,13 +135,12 @@ class InputPoller:
             events = self._epoll.poll(0)
             before, now = now, clock()
             if now - before > OTHERS_SECONDS:
-                patience.failed()
-                return events
+                break
             if events:
                 patience.succeeded()
                 return events
         patience.failed()
-        return []
+        return events
 
 
 _of_run: Final[trio.lowlevel.RunVar[InputPoller]] = trio.lowlevel.RunVar("input poller")
