@@ -12,7 +12,7 @@ controlled-shutdown  from the request for a broker that leads its share of the p
                      last control request is
 memory               peak resident memory of the subject, in MB
 
-Both subjects are warm: each first runs --warm-up repeats that are not counted. Repeats: 5 up to 10,000 partitions, 3
+Both subjects are warm: each first runs --warm-up repeats that are not counted. Repeats: 3 up to 10,000 partitions, 2
 up to 100,000, 1 above, without warm-up. ZooKeeper does not sync its log to disk, which favours neither; with --fsync it
 does.
 
@@ -322,7 +322,7 @@ Start = Callable[[str, Path, int], Subject]
 
 
 def default_repeats(size: int) -> int:
-    return 5 if size <= 10_000 else 3 if size <= 100_000 else 1
+    return 3 if size <= 10_000 else 2 if size <= 100_000 else 1
 
 
 async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, list[float]]:

@@ -38,7 +38,8 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.broker import resident_bytes
 from benchmarks.rows import KAFKA, Row, report
 from kce import wire
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.topic_configs import TopicConfigs
 from kce.harness.cluster import Cluster
 from kce.harness.embedded_zookeeper import embedded_zookeeper

@@ -1,6 +1,6 @@
 """Topics at speed: creation, growth, deletion and reassignment, beside real Kafka 3.9.1, in one run.
 
-    python benchmarks/topics.py [--topics 1000] [--one-by-one 100] [--warm-up 200] [--json FILE]
+    python benchmarks/topics.py [--topics 1000] [--grown 1000] [--one-by-one 100] [--warm-up 200] [--json FILE]
 
 Four brokers, each a process of its own, with separate control and data listeners, connected to ZooKeeper directly (the
 nodes of a cluster otherwise have a proxy there, to be cut off); ZooKeeper does not sync to disk.
@@ -120,9 +120,13 @@ class Clients:
 
 
 def has_leaders(topics: int, partitions: int) -> Callable[[Any], bool]:
+    """Whether there are so many topics with so many partitions in all, and each has a leader."""
+
     def holds(response: Any) -> bool:
-        return len(response.topics) == topics and all(
-            len(t.partitions) == partitions and all(p.leader_id >= 0 for p in t.partitions) for t in response.topics
+        return (
+            len(response.topics) == topics
+            and sum(len(t.partitions) for t in response.topics) == partitions
+            and all(p.leader_id >= 0 for t in response.topics for p in t.partitions)
         )
 
     return holds
@@ -141,7 +145,7 @@ async def create(client: Client, names: Sequence[str]) -> None:
     check([t.error_code for t in response.topics])
 
 
-async def operations(clients: Clients, store: KazooStore, count: int, one_by_one: int) -> dict[str, float]:
+async def operations(clients: Clients, store: KazooStore, count: int, grown: int, one_by_one: int) -> dict[str, float]:
     """Run every operation; returns seconds by row."""
     controller = await clients.controller()
     names = [f"topic-{i:05d}" for i in range(count)]
@@ -154,13 +158,13 @@ async def operations(clients: Clients, store: KazooStore, count: int, one_by_one
 
     async def create_all() -> None:
         await create(controller, names)
-        await clients.until(has_leaders(count, PARTITIONS))
+        await clients.until(has_leaders(count, count * PARTITIONS))
 
     async def grow() -> None:
-        topics = tuple(wire.CreatePartitionsTopic(name=name, count=GROWN, assignments=None) for name in names)
+        topics = tuple(wire.CreatePartitionsTopic(name=name, count=GROWN, assignments=None) for name in names[:grown])
         response = await controller.ask(wire.CreatePartitionsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 3)
         check([t.error_code for t in response.results])
-        await clients.until(has_leaders(count, GROWN))
+        await clients.until(has_leaders(count, count * PARTITIONS + grown * (GROWN - PARTITIONS)))
 
     async def reassign() -> None:
         """The first partition of every topic: its last replica moves to the broker that has none."""
@@ -194,7 +198,7 @@ async def operations(clients: Clients, store: KazooStore, count: int, one_by_one
             )
 
     await timed(f"create-{count}", create_all)
-    await timed(f"grow-{count}", grow)
+    await timed(f"grow-{grown}", grow)
     await reassign()
     await timed(f"delete-{count}", lambda: delete(names))
     alone = [f"alone-{i:05d}" for i in range(one_by_one)]
@@ -245,17 +249,19 @@ async def measure(start: Any, args: argparse.Namespace) -> dict[str, float]:
                 clients[broker] = Client(await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))))
             both = Clients(clients)
             await both.until(lambda response: len(response.brokers) == len(BROKERS) and response.controller_id > 0)
-            await operations(both, store, args.warm_up, min(args.one_by_one, 20))
-            return await operations(both, store, args.topics, args.one_by_one)
+            await operations(both, store, args.warm_up, min(args.grown, args.warm_up), min(args.one_by_one, 20))
+            return await operations(both, store, args.topics, args.grown, args.one_by_one)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=1000)
+    parser.add_argument("--grown", type=int, default=1000, help="how many of them get more partitions")
     parser.add_argument("--one-by-one", type=int, default=100, help="topics that are created one after the other")
     parser.add_argument("--warm-up", type=int, default=200, help="topics of the run that is not counted")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
+    args.grown = min(args.grown, args.topics)
     mine = trio.run(measure, ours, args)
     peer = trio.run(measure, kafka, args)
     report(

@@ -41,7 +41,8 @@ from __future__ import annotations
 
 from kce.broker_stub.broker import Broker, BrokerState
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
 from kce.broker_stub.ports import Bind, ControllerPort, Link, NoController
 from kce.broker_stub.reactor import BindError

@@ -39,7 +39,8 @@ from kce.broker_stub.groups.manager import GroupManager
 from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.node_to_controller import NodeToControllerChannel
 from kce.broker_stub.ports import (

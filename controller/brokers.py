@@ -12,7 +12,7 @@ from kce.controller.reassignment import Reassignment
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire import ErrorCode, error_name
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.model import BrokerEpoch, BrokerId, LeaderAndIsr, PartitionReplica, RegisteredBroker, TopicPartition
 
@@ -143,7 +143,7 @@ class Brokers:
         runtime = self._runtime
         found = await runtime.zk.get_notifications(znodes.LOG_DIR_EVENT_NOTIFICATION)
         try:
-            brokers = {b for data in found.values() if (b := znodes.decode_log_dir_event(data)) is not None}
+            brokers = {b for data in found.values() if (b := cluster_nodes.decode_log_dir_event(data)) is not None}
             await runtime.replicas.handle_state_changes(
                 self._context.replicas_on_brokers(sorted(brokers)), ReplicaState.ONLINE
             )

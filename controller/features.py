@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from kce.controller.errors import SUCCESS, OperationResult
 from kce.controller.runtime import ControllerRuntime
 from kce.wire import ErrorCode
-from kce.zookeeper import node_json, znodes
+from kce.zookeeper import cluster_nodes, node_json, znodes
 from kce.zookeeper.model import FeatureUpdate, RegisteredBroker, UpgradeType
 from kce.zookeeper.store import SessionExpired
 
@@ -41,7 +41,7 @@ class Features:
             self.finalized = {name: high for name, (_, high) in self._runtime.config.supported_features.items()}
         elif enabled and found is not None:
             try:
-                was_enabled, known = znodes.decode_feature(found.data)
+                was_enabled, known = cluster_nodes.decode_feature(found.data)
                 self.finalized = known if was_enabled else {}
             except znodes.BadZNode as e:  # Kafka fails, and with it every failover
                 log.error("finalizing no features: %s", e)
@@ -51,7 +51,7 @@ class Features:
 
     async def _write(self, features: Mapping[str, int], *, enabled: bool) -> int | None:
         """Write /feature; returns the new version, or None if the content was the same."""
-        wanted = znodes.encode_feature(self._ibp.feature_znode_version, enabled=enabled, features=features)
+        wanted = cluster_nodes.encode_feature(self._ibp.feature_znode_version, enabled=enabled, features=features)
         found = await self._runtime.zk.get_feature()
         if found is None or not node_json.is_same_json(found.data, wanted):
             return await self._runtime.zk.put_feature(wanted, create=found is None)

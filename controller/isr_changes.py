@@ -13,7 +13,7 @@ from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.reassignment import Reassignment
 from kce.controller.runtime import ControllerRuntime
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import RECOVERED, RECOVERING, BrokerId, LeaderAndIsr, TopicPartition
 
@@ -37,7 +37,7 @@ class IsrChanges:
             partitions: dict[TopicPartition, None] = {}
             for path, data in found.items():
                 try:
-                    partitions.update(dict.fromkeys(small_order(znodes.decode_partition_list(path, data))))
+                    partitions.update(dict.fromkeys(small_order(cluster_nodes.decode_partition_list(path, data))))
                 except znodes.BadZNode as e:
                     log.error("ignoring a notification: %s", e)
             if partitions:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.topic_configs import TopicConfigs
 from kce.harness.errors import HarnessError, NodeHalted
 from kce.harness.world import World

@@ -10,7 +10,8 @@ from random import Random
 from kce.harness.errors import HarnessError
 from kce.harness.waiting import Waiting
 from kce.zookeeper import admin, znodes
-from kce.zookeeper.admin import AdminError, TopicDescription
+from kce.zookeeper.admin import TopicDescription
+from kce.zookeeper.topic_plans import AdminError
 
 
 class Topics(Waiting):

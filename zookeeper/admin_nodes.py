@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from kce.zookeeper import cluster_nodes
 from kce.zookeeper import znodes as zd
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -26,14 +27,14 @@ async def get_partition_reassignment(zk: KafkaZkClient) -> dict[TopicPartition, 
     if found is None:
         return None
     try:
-        return zd.decode_partition_reassignment(found.data)
+        return cluster_nodes.decode_partition_reassignment(found.data)
     except zd.BadZNode as e:
         log.warning("ignoring malformed reassignments: %s", e)
         return {}
 
 
 async def set_partition_reassignment(zk: KafkaZkClient, targets: Targets, expected: EpochZkVersion) -> None:
-    data = zd.encode_partition_reassignment(targets)
+    data = cluster_nodes.encode_partition_reassignment(targets)
     answer = (await zk.fenced([SetData(zd.REASSIGN_PARTITIONS, data)], expected))[0]
     if isinstance(answer, NoNode):
         answer = (await zk.fenced([Create(zd.REASSIGN_PARTITIONS, data)], expected))[0]
@@ -48,7 +49,11 @@ async def get_preferred_replica_election(zk: KafkaZkClient) -> set[TopicPartitio
     """Partitions in /admin/preferred_replica_election; empty if the node does not exist, None for malformed content."""
     found = await zk.get_one(zd.PREFERRED_REPLICA_ELECTION)
     try:
-        return set() if found is None else set(zd.decode_partition_list(zd.PREFERRED_REPLICA_ELECTION, found.data))
+        return (
+            set()
+            if found is None
+            else set(cluster_nodes.decode_partition_list(zd.PREFERRED_REPLICA_ELECTION, found.data))
+        )
     except zd.BadZNode as e:
         log.warning("ignoring malformed preferred elections: %s", e)
         return None
@@ -76,11 +81,11 @@ async def allocate_producer_ids(zk: KafkaZkClient, broker: BrokerId) -> Producer
         found = await zk.get_one(zd.PRODUCER_ID_BLOCK)
         if found is None:
             continue
-        first = zd.decode_producer_id_block(found.data).last + 1 if found.data else 0
+        first = cluster_nodes.decode_producer_id_block(found.data).last + 1 if found.data else 0
         if first - 1 > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
             raise IllegalState(f"all producer ids are exhausted: the last block ends at {first - 1}")
         block = ProducerIdsBlock(broker, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
-        write = SetData(zd.PRODUCER_ID_BLOCK, zd.encode_producer_id_block(block), found.stat.version)
+        write = SetData(zd.PRODUCER_ID_BLOCK, cluster_nodes.encode_producer_id_block(block), found.stat.version)
         answer = (await zk.store.write([write]))[0]
         if not isinstance(answer, (BadVersion, NoNode)):
             value(answer)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import NodeData, StoreError
 
@@ -45,7 +45,7 @@ async def read_all(zk: KafkaZkClient, kind: str) -> dict[str, dict[str, str]]:
 
 def decoded(path: str, data: bytes) -> dict[str, str]:
     try:
-        return znodes.decode_config(path, data)
+        return cluster_nodes.decode_config(path, data)
     except znodes.BadZNode as e:
         log.error("ignoring a configuration: %s", e)
         return {}

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kce.zookeeper import cluster_nodes
 from kce.zookeeper import znodes as zd
 from kce.zookeeper.client import UNFENCED
 from kce.zookeeper.errors import ControllerMoved
@@ -98,7 +99,7 @@ class KafkaZkClient(RegistrationClient):
         for (topic, path), answer in zip(paths.items(), await self.get_data(list(paths.values())), strict=True):
             if isinstance(answer, NodeData):
                 try:
-                    configs[topic] = zd.decode_config(path, answer.data)
+                    configs[topic] = cluster_nodes.decode_config(path, answer.data)
                 except zd.BadZNode as e:
                     configs[topic] = e
             else:
@@ -109,7 +110,7 @@ class KafkaZkClient(RegistrationClient):
         """The configuration in ``/config/<kind>/<name>``; empty without a node (rule 1.34). Raises BadZNode."""
         path = zd.config_path(kind, name)
         found = await self.get_one(path)
-        return {} if found is None else zd.decode_config(path, found.data)
+        return {} if found is None else cluster_nodes.decode_config(path, found.data)
 
     async def get_configs(self, kind: str) -> dict[str, dict[str, str]]:
         """The configurations below ``/config/<kind>``, by name (rule 1.34). Raises BadZNode."""
@@ -117,14 +118,14 @@ class KafkaZkClient(RegistrationClient):
         paths = [zd.config_path(kind, name) for name in names]
         found = dict(zip(names, await self.get_data(paths), strict=True))
         return {
-            name: zd.decode_config(zd.config_path(kind, name), data.data)
+            name: cluster_nodes.decode_config(zd.config_path(kind, name), data.data)
             for name, data in found.items()
             if isinstance(data, NodeData)
         }
 
     async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Write a configuration unconditionally, not fenced: that of a topic before its creation (rule 10.7)."""
-        await self.set_or_create(zd.config_path(kind, name), zd.encode_config(config))
+        await self.set_or_create(zd.config_path(kind, name), cluster_nodes.encode_config(config))
 
     async def set_or_create(self, path: str, data: bytes) -> None:
         """Write a node unconditionally, not fenced; creates it and its parents if missing, as version 0."""
@@ -143,7 +144,7 @@ class KafkaZkClient(RegistrationClient):
 
         Raises ControllerMoved.
         """
-        path, data = zd.config_path(kind, name), zd.encode_config(config)
+        path, data = zd.config_path(kind, name), cluster_nodes.encode_config(config)
         while True:
             controller = await self.get_one(zd.CONTROLLER)
             if controller is None:
@@ -166,7 +167,7 @@ class KafkaZkClient(RegistrationClient):
     async def notify_config_change(self, kind: str, name: str) -> None:
         """Rule 1.35."""
         await self.ensure_paths([zd.CONFIG_CHANGES])
-        change = Create(zd.CONFIG_CHANGE_PREFIX, zd.encode_config_change(kind, name), sequential=True)
+        change = Create(zd.CONFIG_CHANGE_PREFIX, cluster_nodes.encode_config_change(kind, name), sequential=True)
         value((await self.store.write([change]))[0])
 
     async def get_topic_deletions(self) -> set[str]:
@@ -278,7 +279,7 @@ class KafkaZkClient(RegistrationClient):
 
     async def propagate_log_dir_event(self, broker: int) -> None:
         """Notify the controller that a log directory of the broker has failed (rules 1.33, 9.68)."""
-        event = Create(zd.LOG_DIR_EVENT_PREFIX, zd.encode_log_dir_event(broker), sequential=True)
+        event = Create(zd.LOG_DIR_EVENT_PREFIX, cluster_nodes.encode_log_dir_event(broker), sequential=True)
         value((await self.store.write([event]))[0])
 
     async def delete_notifications(self, paths: Iterable[str], expected: EpochZkVersion) -> None:

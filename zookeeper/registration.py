@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable
 
 from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import cluster_nodes
 from kce.zookeeper import znodes as zd
 from kce.zookeeper.client import ZkClient
 from kce.zookeeper.errors import ControllerMoved, IllegalState
@@ -79,10 +80,10 @@ class RegistrationClient(ZkClient):
     async def get_or_create_cluster_id(self) -> str:
         """Rule 1.40: the loser of a race reads the winner's id."""
         if (found := await self.get_one(zd.CLUSTER_ID)) is not None:
-            return zd.decode_cluster_id(found.data)
+            return cluster_nodes.decode_cluster_id(found.data)
         await self.ensure_paths(["/cluster"])
         cluster_id = zd.encode_topic_id(self.new_uuid())
-        answer = (await self.store.write([Create(zd.CLUSTER_ID, zd.encode_cluster_id(cluster_id))]))[0]
+        answer = (await self.store.write([Create(zd.CLUSTER_ID, cluster_nodes.encode_cluster_id(cluster_id))]))[0]
         if isinstance(answer, NodeExists):
             return await self.get_or_create_cluster_id()
         value(answer)

@@ -14,7 +14,6 @@ import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -27,6 +26,7 @@ from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.directory import LogDirectory
 from kce.broker_stub.log.future_logs import FutureLogs
 from kce.broker_stub.log.log import Log
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.log.names import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -34,48 +34,12 @@ from kce.broker_stub.log.names import (
     REPLICATION_OFFSET_CHECKPOINT,
     parse_folder,
 )
-from kce.wire.configuration import Properties
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
 
 #: after so many logs, other tasks run
 _LOGS_AT_ONCE = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogManagerConfig:
-    """Each setting has Kafka's name, with underscores."""
-
-    log_cleaner_backoff_ms: int
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_enable: bool
-    log_initial_task_delay_ms: int
-    log_retention_check_interval_ms: int
-    log_flush_scheduler_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    replica_high_watermark_checkpoint_interval_ms: int
-    producer_id_expiration_ms: int
-    producer_id_expiration_check_interval_ms: int
-
-    @classmethod
-    def of(cls, properties: Mapping[str, str]) -> LogManagerConfig:
-        """Raises ConfigError."""
-        read = Properties(properties)
-        return cls(
-            log_cleaner_backoff_ms=read.integer("log.cleaner.backoff.ms"),
-            log_cleaner_dedupe_buffer_size=read.integer("log.cleaner.dedupe.buffer.size"),
-            log_cleaner_enable=read.boolean("log.cleaner.enable"),
-            log_initial_task_delay_ms=read.integer("log.initial.task.delay.ms"),
-            log_retention_check_interval_ms=read.integer("log.retention.check.interval.ms"),
-            log_flush_scheduler_interval_ms=read.integer("log.flush.scheduler.interval.ms"),
-            log_flush_offset_checkpoint_interval_ms=read.integer("log.flush.offset.checkpoint.interval.ms"),
-            log_flush_start_offset_checkpoint_interval_ms=read.integer("log.flush.start.offset.checkpoint.interval.ms"),
-            replica_high_watermark_checkpoint_interval_ms=read.integer("replica.high.watermark.checkpoint.interval.ms"),
-            producer_id_expiration_ms=read.integer("producer.id.expiration.ms"),
-            producer_id_expiration_check_interval_ms=read.integer("producer.id.expiration.check.interval.ms"),
-        )
 
 
 class LogManager:

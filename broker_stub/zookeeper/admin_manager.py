@@ -24,11 +24,11 @@ from kce.wire import (
 from kce.wire.configuration import ConfigError, check_topic_config
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import admin, client_configs
-from kce.zookeeper.admin import AdminError
+from kce.zookeeper import admin, client_configs, topic_plans
 from kce.zookeeper.assignment import RackAwareMode
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import TopicAssignment
+from kce.zookeeper.topic_plans import AdminError
 from kce.zookeeper.znodes import consumer_offset_path
 
 #: so many topics, and partitions of new topics, are checked and then written together
@@ -72,7 +72,7 @@ class ZkAdminManager:
             begin = len(results)
             metric_names, partitions = set(), 0
             while rest and len(new) < _TOPICS_AT_ONCE and partitions < _PARTITIONS_AT_ONCE:
-                name = admin.metric_name(rest[0].name)
+                name = topic_plans.metric_name(rest[0].name)
                 if name in metric_names:  # whether it is taken is known when that one is written
                     break
                 topic = rest.popleft()
@@ -128,7 +128,7 @@ class ZkAdminManager:
         if not topic.assignments:
             controllers = self._controllers()
             usable = {broker: rack for broker, rack in brokers.items() if broker not in controllers}
-            return config, admin.place(
+            return config, topic_plans.place(
                 topic.name, usable, topic.num_partitions, topic.replication_factor, random=self._random
             )
         if (topic.num_partitions, topic.replication_factor) != (-1, -1):
@@ -143,7 +143,7 @@ class ZkAdminManager:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             )
         assignment = {a.partition_index: a.broker_ids for a in topic.assignments}
-        admin.check_takes_replicas(topic.name, assignment, self._controllers())
+        topic_plans.check_takes_replicas(topic.name, assignment, self._controllers())
         return config, assignment
 
     async def create_partitions(
@@ -175,7 +175,7 @@ class ZkAdminManager:
         for topic in topics:
             assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
             try:
-                plan = admin.planned_partitions(
+                plan = topic_plans.planned_partitions(
                     topic.name, known.get(topic.name), brokers, topic.count, assignments, random=self._random
                 )
                 if not validate_only:

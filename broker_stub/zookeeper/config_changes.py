@@ -13,7 +13,7 @@ import trio
 
 from kce.broker_stub.zookeeper.notifications import ChangeNotifications
 from kce.wire.configuration import ConfigError, Properties
-from kce.zookeeper import client_configs, znodes
+from kce.zookeeper import client_configs, cluster_nodes, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import SessionExpired, SessionState, StoreError
 
@@ -110,7 +110,7 @@ class ConfigChangeListener:
 
     async def _notified(self, data: bytes) -> None:
         try:
-            entity_type, entity = znodes.decode_config_change(znodes.CONFIG_CHANGES, data)
+            entity_type, entity = cluster_nodes.decode_config_change(znodes.CONFIG_CHANGES, data)
         except znodes.BadZNode as e:
             log.error("skipping a configuration change: %s", e)
         else:

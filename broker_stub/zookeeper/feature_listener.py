@@ -8,7 +8,7 @@ import trio
 
 from kce.broker_stub.errors import BrokerFailure
 from kce.broker_stub.finalized_features import FeatureCacheUpdateFailed, FinalizedFeatureCache
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import SessionExpired, SessionState, StoreError
@@ -53,7 +53,7 @@ class FinalizedFeatureChangeListener:
             if found is None:
                 self._cache.clear()
                 return
-            enabled, features = znodes.decode_feature(found.data)
+            enabled, features = cluster_nodes.decode_feature(found.data)
             if enabled:
                 self._cache.update(features, found.stat.version)
             else:

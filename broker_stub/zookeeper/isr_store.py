@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import ControllerEpoch, Leadership
 from kce.zookeeper.store import BadVersion, Create, NoNode, SetData, Stat, value
@@ -37,7 +37,7 @@ class ZkIsrStore:
         return found.stat.version if found is not None and stored == wanted else None
 
     async def notify_isr_changes(self, partitions: Collection[TopicPartition]) -> None:
-        data = znodes.encode_partition_list(partitions)
+        data = cluster_nodes.encode_partition_list(partitions)
         value((await self._zk.store.write([Create(znodes.ISR_CHANGE_PREFIX, data, sequential=True)]))[0])
 
 

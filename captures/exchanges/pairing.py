@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from kce.captures.exchanges.framing import ID_BYTES, Finder, Frame, Framer
+from kce.captures.exchanges.framing import ID_BYTES, Frame, Framer
 from kce.captures.exchanges.messages import (
     Message,
     NoResponse,
@@ -28,18 +28,15 @@ from kce.captures.exchanges.messages import (
 from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.recognise import (
     FETCH,
-    MAX_FRAME_BYTES,
     InFlight,
     Start,
     Verdict,
     find_request,
     find_response,
-    first_request,
     is_quorum_fetch,
-    is_response,
-    other_protocol,
     request_start,
 )
+from kce.captures.exchanges.undecided import Decision, Undecided
 from kce.captures.tcp.directions import Data, Earlier, End, Event, Gap
 from kce.captures.tcp.streams import Connection
 from kce.wire.registry import BY_KEY, BY_NAME, message_class
@@ -48,19 +45,6 @@ __all__ = [
     "Conversation", "Message", "NoResponse", "Peers", "Request", "Response", "count_decoding", "read_request",
     "read_response", "start_of",
 ]  # fmt: skip
-
-#: Bytes kept of a connection while it is unknown whether it is Kafka's.
-MAX_UNDECIDED_BYTES = 2 * 1024 * 1024
-
-#: Bytes searched before a connection is declared not to be Kafka's. One that is older than the capture may begin in the
-#: middle of Kafka's longest frame.
-MAX_LOOKED_AT_BYTES = MAX_FRAME_BYTES + MAX_UNDECIDED_BYTES
-
-#: Requests on a connection older than the capture that are believed without a response (acks=0).
-MIN_UNCONFIRMED = 8
-
-#: Bytes by which another protocol is named.
-_OPENING_BYTES = 64
 
 #: Maximum of requests in flight; maximum bytes of responses captured before their request, or while the stream of
 #: requests waits for a gap to be filled; overhead that each of them counts beyond its payload.
@@ -71,7 +55,6 @@ _EARLY_OVERHEAD = 256
 _SASL_HANDSHAKE = BY_NAME["SaslHandshake"].key
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _CORRELATION_ID = struct.Struct(">i").unpack_from
-_LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
 
 class Conversation:
@@ -83,17 +66,9 @@ class Conversation:
     def __init__(self, connection: Connection, ports: Collection[int] = ()) -> None:
         self.quality = Quality()
         self._connection = connection
-        self._server_ports = [port in ports for _, port in connection.endpoints]
         self._peers: Peers | None = None
         self._client: int | None = None
-        self._undecided: deque[Data | Gap] | None = deque()
-        self._undecided_bytes = 0
-        self._undecided_whole = True
-        self._looked_at = 0
-        self._opening = [b"", b""]
-        self._candidates: tuple[Framer, Framer] | None = None
-        self._unconfirmed: tuple[dict[int, InFlight], dict[int, InFlight]] = ({}, {})
-        self._heads: tuple[dict[int, tuple[bytes, int]], dict[int, tuple[bytes, int]]] = ({}, {})
+        self._undecided: Undecided | None = Undecided(connection, ports)
         self._first_id: int | None = None  # of the first request that a response confirmed
         self._requests: Framer
         self._responses: Framer
@@ -116,7 +91,7 @@ class Conversation:
     def waiting(self) -> bool:
         """Whether events so far may still complete messages."""
         if self._peers is None:
-            return bool(self._undecided)
+            return self._undecided is not None and bool(self._undecided.events)
         return bool(self._early) or self._requests.waiting or self._responses.waiting
 
     @property
@@ -159,96 +134,23 @@ class Conversation:
             return self._continue(event)
         if self._undecided is None:
             return []
-        return self._decide(event, self._undecided)
+        decision = self._undecided.receive(event)
+        return [] if decision is None else self._begin(self._undecided, decision)
 
-    # recognition
-
-    def _decide(self, event: Data | Gap, undecided: deque[Data | Gap]) -> list[Message]:
-        """Decide whether this is Kafka and, if the SYN was not captured, which side is the client."""
-        client = self._connection.client
-        undecided.append(event)
-        if isinstance(event, Data):
-            self._undecided_bytes += len(event.data)
-            self._looked_at += len(event.data)
-            self._opening[event.side] += event.data[: _OPENING_BYTES - len(self._opening[event.side])]
-        if self._candidates is None and client is not None and not (isinstance(event, Gap) and event.side == client):
-            if isinstance(event, Data) and event.side == client:
-                verdict = first_request(b"".join(e.data for e in undecided if e.side == client and isinstance(e, Data)))
-                if verdict is Verdict.YES:
-                    return self._begin(client, lost=False)
-                if verdict is Verdict.NO:
-                    return self._leave_alone()
-            return self._leave_alone() if self._undecided_bytes > MAX_UNDECIDED_BYTES else []
-        if client is None and sum(self._server_ports) == 1:
-            client = self._server_ports.index(False)
-        if self._candidates is None:
-            self._candidates = (_searching(self._find_first), _searching(self._find_first))
-            new = list(undecided)
-        else:
-            new = [event]
-        for event in new:
-            framer, side = self._candidates[event.side], event.side
-            if isinstance(event, Data) and self._confirms(event) and client in (None, 1 - side):
-                return self._begin(1 - side, lost=True)
-            if client not in (None, side):
-                continue
-            frames = framer.gap(event.size) if isinstance(event, Gap) else framer.data(event.data, event.place)
-            if self._is_confirmed(side, frames):
-                return self._begin(side, lost=True)
-            if framer.searching:
-                self._unconfirmed[side].clear()  # these were no requests: what follows them is none
-            elif len(self._unconfirmed[side]) >= MIN_UNCONFIRMED and not self._opening[1 - side]:
-                return self._begin(side, lost=True)
-        while self._undecided_bytes > MAX_UNDECIDED_BYTES:
-            oldest = undecided.popleft()
-            self._undecided_whole = False
-            self._undecided_bytes -= len(oldest.data) if isinstance(oldest, Data) else 0
-        return self._leave_alone() if self._looked_at > MAX_LOOKED_AT_BYTES else []
-
-    # A connection that is older than the capture may begin inside records that contain Kafka requests: requests are
-    # believed when a response answers one of them.
-
-    def _confirms(self, event: Data) -> bool:
-        """Whether a packet has a response to an unconfirmed request. Notes what may be responses to later ones."""
-        requests, heads = self._unconfirmed[1 - event.side], self._heads[event.side]
-        at = 0
-        while len(event.data) - at >= 8:
-            length, correlation_id = _LENGTH_AND_ID(event.data, at)
-            if not ID_BYTES <= length <= MAX_FRAME_BYTES:
-                break
-            begun = event.data[at + 4 : at + 4 + length]
-            if correlation_id in requests and is_response(begun, length, requests[correlation_id]):
-                self._first_id = correlation_id
-                return True
-            if len(heads) < MAX_IN_FLIGHT:
-                heads[correlation_id] = begun, length
-            at += 4 + length
-        return False
-
-    def _is_confirmed(self, side: int, frames: Iterable[Frame]) -> bool:
-        """Whether one of these requests was answered. Notes the others as unconfirmed."""
-        for frame in frames:
-            if len(frame.payload) < 8:
-                continue
-            key, version, correlation_id = _KEY_AND_VERSION(frame.payload)
-            request = InFlight(correlation_id, key, version)
-            head = self._heads[1 - side].get(correlation_id)
-            if head is not None and is_response(*head, request):
-                self._first_id = correlation_id
-                return True
-            self._unconfirmed[side][correlation_id] = request
-        return False
-
-    def _begin(self, client: int, *, lost: bool) -> list[Message]:
-        """The connection is Kafka's: process the kept events."""
-        undecided, self._undecided, self._candidates = self._undecided or deque(), None, None
-        self._heads = {}, {}
-        of_server = lost and not (self._connection.begins(1 - client) and self._undecided_whole)
-        self._speak(client, lost=lost, of_server=of_server)
-        self.quality.connections += 1
+    def _begin(self, undecided: Undecided, decision: Decision) -> list[Message]:
+        """Process the kept events if the connection is Kafka's; else leave it alone."""
+        self._undecided = None
         messages: list[Message] = []
-        for event in undecided:
-            messages += self._continue(event)
+        client, lost = decision
+        if client is not None:
+            of_server = lost and not (self._connection.begins(1 - client) and undecided.is_whole)
+            self._first_id = undecided.first_id
+            self._speak(client, lost=lost, of_server=of_server)
+            self.quality.connections += 1
+            for event in undecided.events:
+                messages += self._continue(event)
+        elif undecided.events:
+            self.quality.other_connections[undecided.other_protocol] += 1
         return messages
 
     def _speak(self, client: int, *, lost: bool, of_server: bool) -> None:
@@ -260,15 +162,6 @@ class Conversation:
         self._responses = Framer(
             self._find_response, self._wants_response, lost=of_server, patient=True, believes=self._believes_response
         )
-
-    def _leave_alone(self) -> list[Message]:
-        if self._undecided:
-            client = 0 if self._connection.client is None else self._connection.client
-            self.quality.other_connections[other_protocol(self._opening[client], self._opening[1 - client])] += 1
-        self._undecided, self._candidates = None, None
-        return []
-
-    # Kafka
 
     def _continue(self, event: Data | Gap) -> list[Message]:
         messages: list[Message] = []
@@ -399,15 +292,10 @@ class Conversation:
     def _finish(self) -> list[Message]:
         messages: list[Message] = []
         if self._peers is None:
-            client = None
-            for side, framer in enumerate(self._candidates or ()):
-                found = self._is_confirmed(side, framer.finish()) or self._unconfirmed[side]
-                if found and (self._first_id is not None or not self._opening[1 - side]):
-                    client = side
-                    break
-            if client is None:
-                return self._leave_alone()
-            messages = self._begin(client, lost=True)
+            if self._undecided is not None:
+                messages = self._begin(self._undecided, self._undecided.finish())
+            if self._peers is None:
+                return messages
         for framer, take in ((self._requests, self._request), (self._responses, self._response)):
             for frame in framer.finish():
                 take(frame, messages)
@@ -423,9 +311,6 @@ class Conversation:
         return messages
 
     # callbacks of the framers
-
-    def _find_first(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
-        return find_request(buffer, begin, borders, None, final=final)
 
     def _find_request(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
         verdict, at = find_request(buffer, begin, borders, self._last, final=final)
@@ -460,8 +345,3 @@ class Conversation:
                 return request.api is not None and message_class(request.api.key, "response") is not None
         # its request may come yet
         return length + self._early_bytes <= MAX_EARLY_BYTES
-
-
-def _searching(find: Finder) -> Framer:
-    """A framer that only searches for the first frame."""
-    return Framer(find, lambda _head, _length: False, lost=True)

@@ -4,7 +4,7 @@
     with CaptureFile("incident.pcapng") as capture:
         for block in dissected(capture, quality): ...
 
-A ``Divider`` divides blocks by connection for a shuffle; ``undivided`` and ``in_time`` restore them on the other side.
+``captures.fast.divided`` divides blocks by connection for a shuffle; ``in_time`` merges what comes out of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,6 @@ from kce.captures.tcp.segment_kernels import dissect
 from kce.captures.tcp.segments import Dissector, Place, Segment, address_text, connection_text
 
 Rows = npt.NDArray[np.int64]
-
-#: Bytes that numpy can map.
-Buffer = Any
 
 #: Packets that no kernel reads are collected up to this number, or a window's bytes.
 _TOGETHER = 1024
@@ -215,7 +212,8 @@ class Shares:
 
 
 _CONNECTIONS = 1 << 16
-_NOTHING_KNOWN = np.empty((0, 2), np.int64), np.empty(0, np.int64)
+#: of `keep_share`, for all connections
+NOTHING_KNOWN = np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
 class Chosen(NamedTuple):
@@ -231,11 +229,11 @@ class Chosen(NamedTuple):
         """The segments of selected connections, in the rows of ``block``."""
         packets = block.packets
         if self.of > 1:
-            by = _NOTHING_KNOWN if self.shares is None else (self.shares.known, self.shares.loads)
+            by = NOTHING_KNOWN if self.shares is None else (self.shares.known, self.shares.loads)
             packets = packets[: b.keep_share(packets, self.number, self.of, *by)]
         if self.test is not None:
             if self.of == 1:
-                packets = packets[: b.keep_share(packets, 0, 1, *_NOTHING_KNOWN)]  # what is no segment has no ends
+                packets = packets[: b.keep_share(packets, 0, 1, *NOTHING_KNOWN)]  # what is no segment has no ends
             _, directions = flows.directions(packets)
             kept = np.array([self.test(text) for text, *_ in directions[::2]], np.bool_)
             packets = packets[: b.keep_flows(packets, kept)]
@@ -371,69 +369,3 @@ def _before(pool: list[_Waiting], time_ns: int | None, file: int) -> Iterator[Bl
         if not (times[1:] >= times[:-1]).all():
             rows = rows[np.argsort(times, kind="stable")]
     yield Block(data, rows, int(rows[0, k.TIME]))
-
-
-# divided by connection
-
-
-class Divided(NamedTuple):
-    """The segments of a block by bucket of their connection. ``buckets`` are the nonempty ones.
-
-    Bucket i's are ``rows[row_ends[i] : row_ends[i + 1]]``, and so on; ``flows`` are its connections, ``payload`` the
-    data of its segments one behind the other. ``begin_ns`` and ``first`` belong to the first row.
-    """
-
-    buckets: npt.NDArray[np.int64]
-    begin_ns: npt.NDArray[np.int64]
-    first: npt.NDArray[np.int64]
-    rows: Rows
-    row_ends: npt.NDArray[np.int64]
-    flows: Rows
-    flow_ends: npt.NDArray[np.int64]
-    payload: npt.NDArray[np.uint8]
-    payload_ends: npt.NDArray[np.int64]
-
-
-#: (packets, connections, bucket of each, begin_ns) -> the first three: see ``cuts``
-Cutting = Callable[[Rows, Rows, Rows, int], tuple[Rows, Rows, Rows]]
-
-
-class Divider:
-    """Divides blocks among ``count`` buckets; a connection has the same bucket in every capture, unless it is cut."""
-
-    def __init__(self, count: int, cutting: Cutting | None = None) -> None:
-        self._count = count
-        self._cutting = cutting
-        self._flows = Flows()
-
-    def divide(self, block: Block) -> Divided:
-        packets = block.packets[: b.keep_share(block.packets, 0, 1, *_NOTHING_KNOWN)]
-        flows = self._flows.number(packets)[:, : b.PACKED_FLOW]
-        of_flow = np.empty(len(flows), np.int64)
-        b.buckets_of(flows, self._count, of_flow)
-        if self._cutting is not None:
-            packets, flows, of_flow = self._cutting(packets, flows, of_flow, block.begin_ns)
-        order = np.argsort(of_flow, kind="stable")
-        buckets, flow_begins = np.unique(of_flow[order], return_index=True)
-        places = np.searchsorted(buckets, of_flow)
-        ranks = np.empty(len(flows), np.int64)
-        ranks[order] = np.arange(len(flows)) - flow_begins[places[order]]
-        rows = np.empty((len(packets), b.PACKED_COLUMNS), np.int64)
-        payload = np.empty(int(packets[:, k.SIZE].sum()), np.uint8)
-        row_ends, payload_ends = np.zeros((2, len(buckets) + 2), np.int64)
-        b.pack(block.data, packets, places, ranks, rows, row_ends, payload, payload_ends)
-        row_ends, payload_ends = row_ends[:-1], payload_ends[:-1]
-        first, begin_ns = rows[row_ends[:-1], 0], np.maximum(rows[row_ends[:-1], 1], block.begin_ns)
-        flow_ends = np.append(flow_begins, len(flows))
-        return Divided(
-            buckets, begin_ns, first, rows, row_ends, np.ascontiguousarray(flows[order]), flow_ends, payload,
-            payload_ends,
-        )  # fmt: skip
-
-
-def undivided(rows: Buffer, flows: Buffer, payload: Buffer, begin_ns: int, file: int) -> Block:
-    """The block of one bucket, from its parts of ``Divided``."""
-    packed = np.frombuffer(rows, np.int64).reshape(-1, b.PACKED_COLUMNS)
-    packets = np.empty((len(packed), k.COLUMNS), np.int64)
-    b.unpack(packed, np.frombuffer(flows, np.int64).reshape(-1, b.PACKED_FLOW), file, packets)
-    return Block(np.frombuffer(payload, np.uint8), packets, begin_ns)

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from kce.captures.exchanges.pairing import Peers
 from kce.captures.exchanges.quality import Quality
-from kce.captures.fast.blocks import Buffer, in_time, undivided
+from kce.captures.fast.blocks import in_time
 from kce.captures.fast.columns import Reading
 from kce.captures.fast.cuts import Cuts
+from kce.captures.fast.divided import Buffer, undivided
 from kce.captures.fast.segment_counts import SegmentCounts
 from kce.captures.spark.chunks import Watch, exchanges, of_chunk
 from kce.captures.tables.rows import CHUNKED, DECODED

@@ -18,10 +18,11 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.assembly import Assembly
 from kce.captures.exchanges.pairing import Message, NoResponse, Request, Response
 from kce.captures.exchanges.quality import Quality
-from kce.captures.fast.blocks import Block, Chosen, Divided, Divider, Flows, Shares, dissected, in_time, segment_of
+from kce.captures.fast.blocks import Block, Chosen, Flows, Shares, dissected, in_time, segment_of
 from kce.captures.fast.bulk import Window
 from kce.captures.fast.columns import Reading
 from kce.captures.fast.cuts import Cuts
+from kce.captures.fast.divided import Divided, Divider
 from kce.captures.fast.packet_columns import packet_batches as packet_columns
 from kce.captures.files import packet_kernels as k
 from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, first_time_ns

@@ -292,8 +292,8 @@ CHUNKED = DECODED._replace(
     columns=(*DECODED.columns, Column("bucket", pa.int32(), ""), Column("chunk", pa.string(), ""))
 )
 
-#: the shuffle between reading and reassembly: segments of one bucket of connections (``captures.fast.blocks.Divided``);
-#: a row with only ``quality`` per task
+#: the shuffle between reading and reassembly: segments of one bucket of connections (``captures.fast.divided``); a row
+#: with only ``quality`` per task
 BLOCKS = Table(
     "blocks",
     "",

@@ -15,7 +15,7 @@ from rich.table import Table
 from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, properties, zookeeper_option
 from kce.harness.errors import HarnessError
-from kce.zookeeper import admin, znodes
+from kce.zookeeper import admin, topic_plans, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 WAIT_TIMEOUT_S = 30.0
@@ -36,7 +36,7 @@ def _with_client(
         async with connected(zookeeper, cluster_file) as zk:
             try:
                 return await action(zk)
-            except admin.AdminError as e:
+            except topic_plans.AdminError as e:
                 raise HarnessError(str(e)) from None
 
     return interrupts.run(run)

@@ -7,8 +7,8 @@ import pytest
 from kce.broker_stub.errors import ApiException, InvalidRecord, InvalidTimestamp, KafkaStorageError, Refused, error_code
 from kce.broker_stub.log.appending import UnexpectedOffset
 from kce.wire import ErrorCode
-from kce.zookeeper.admin import AdminError
 from kce.zookeeper.store import BadVersion, MultiFailed
+from kce.zookeeper.topic_plans import AdminError
 
 BAD = ((3, "no key"),)
 

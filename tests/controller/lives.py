@@ -11,7 +11,7 @@ from kce.controller.kafka_controller import KafkaController
 from kce.harness.world.virtual_time import deterministic
 from kce.metrics import Histogram
 from kce.wire.metadata_version import LATEST, MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ElectionType, TopicPartition, UpgradeType
 from kce.zookeeper.store import Create, Delete, SetData
 from tests import transcripts
@@ -169,7 +169,7 @@ class Life:
     async def reassign_in_zookeeper(self, targets: Mapping[str, Sequence[int]]) -> None:
         async with self.step(f"reassign in ZooKeeper {targets}"):
             wanted = {tp(name): tuple(map(BrokerId, replicas)) for name, replicas in targets.items()}
-            data = znodes.encode_partition_reassignment(wanted)
+            data = cluster_nodes.encode_partition_reassignment(wanted)
             await self.w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
 
     async def join_isr(self, name: str, isr: Sequence[int], version: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trio.testing import MockClock
 
 from kce import wire
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import RECOVERED, TopicPartition
 from kce.zookeeper.store import Create, SetData
 from tests.controller import requests
@@ -69,7 +69,7 @@ async def test_unclean_election_by_topic_and_by_broker_setting(autojump_clock: M
             if by_topic is not None:
                 await w.zk.ensure_paths(["/config/topics/t"])
                 config = {"unclean.leader.election.enable": str(by_topic).lower()}
-                await w.store.write([SetData("/config/topics/t", znodes.encode_config(config))])
+                await w.store.write([SetData("/config/topics/t", cluster_nodes.encode_config(config))])
             await w.stop_broker(3)
             await w.settle()
             await w.stop_broker(2)

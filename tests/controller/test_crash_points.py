@@ -16,7 +16,7 @@ from kce.controller import reassignment
 from kce.controller.errors import OperationResult
 from kce.controller.kafka_controller import KafkaController
 from kce.harness.errors import plain_error
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData, value
 from tests.conftest import Struck
@@ -209,7 +209,7 @@ class Election(Operation):
 
     async def begin(self, w: CrashWorld) -> None:
         path = znodes.PREFERRED_REPLICA_ELECTION
-        value((await w.store.write([Create(path, znodes.encode_partition_list([T0, T1]))]))[0])
+        value((await w.store.write([Create(path, cluster_nodes.encode_partition_list([T0, T1]))]))[0])
 
     async def is_done(self, w: CrashWorld) -> bool:
         return (await w.state("t"))[0] == 1 and await w.get(znodes.PREFERRED_REPLICA_ELECTION) is None

@@ -13,7 +13,7 @@ from kce.controller.errors import BrokenBatch
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.partition_states import update_leader_and_isr
 from kce.wire import ErrorCode
-from kce.zookeeper import admin, znodes
+from kce.zookeeper import admin, cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ControllerEpoch, EpochZkVersion, LeaderAndIsr, Leadership, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData
 from tests.controller import requests
@@ -105,12 +105,14 @@ async def test_a_completed_reassignment_removes_only_its_own_entry(autojump_cloc
         other = {TP: (BrokerId(1), BrokerId(4))}
         async with event_thread_blocked(w, controller):  # so that the new entry starts nothing
             controller._runtime.zk.unregister_change_handler(znodes.REASSIGN_PARTITIONS)
-            await w.store.write([Create(znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(other))])
+            await w.store.write(
+                [Create(znodes.REASSIGN_PARTITIONS, cluster_nodes.encode_partition_reassignment(other))]
+            )
         await join_isr(w, controller, TP, [1, 2, 3])
         assert controller.context.replicas(TP) == (1, 3)
         data = await w.get(znodes.REASSIGN_PARTITIONS)
         assert data is not None
-        assert znodes.decode_partition_reassignment(data) == other
+        assert cluster_nodes.decode_partition_reassignment(data) == other
 
 
 async def test_requests_have_the_partition_epoch(autojump_clock: MockClock) -> None:  # rules 1.29, 13.7

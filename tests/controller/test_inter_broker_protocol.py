@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.wire.metadata_version import MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import TopicPartition
 from kce.zookeeper.store import Create, SetData, value
 from tests.controller import requests
@@ -67,7 +67,7 @@ async def grow_isr(w: World, isr: tuple[int, ...]) -> None:
         return
     path = znodes.partition_state_path(TP)
     state = json.loads(await w.get(path) or b"")
-    note = Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_list([TP]), sequential=True)
+    note = Create(znodes.ISR_CHANGE_PREFIX, cluster_nodes.encode_partition_list([TP]), sequential=True)
     await w.store.write([SetData(path, json.dumps(state | {"isr": isr}).encode()), note])
     await w.settle()
 

@@ -18,7 +18,7 @@ import pytest
 from trio.testing import MockClock
 
 from kce import wire
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import incremented
 from kce.zookeeper.store import Create, Delete, NodeError, Op, SetData, value
 from tests.controller.support import World, world
@@ -174,7 +174,7 @@ async def feature(w: World, random: Random) -> list[Op]:
     """Malformed, or without features: no broker here supports any, and all would be excluded (rule 4.5)."""
     data = mutated(random, FEATURE)
     try:
-        _, levels = znodes.decode_feature(data)
+        _, levels = cluster_nodes.decode_feature(data)
     except znodes.BadZNode:
         levels = {}
     return [] if levels else await put(w, {"/feature": data})

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from kce.controller.context import PartitionState
 from kce.controller.events import LeaderRebalanceDue
 from kce.controller.kafka_controller import KafkaController
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ElectionType, Leadership, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData
 from tests.controller import requests
@@ -102,7 +102,7 @@ class Life:
     async def reassign_by_znode(self) -> None:
         tp, target = await self.some_partition(), self.some_brokers()
         if tp is not None and self.may_move(tp, target):
-            data = znodes.encode_partition_reassignment({tp: [BrokerId(b) for b in target]})
+            data = cluster_nodes.encode_partition_reassignment({tp: [BrokerId(b) for b in target]})
             await self.w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
 
     async def cancel(self) -> None:
@@ -125,7 +125,7 @@ class Life:
 
     async def elect_by_znode(self) -> None:
         known = [tp for tp in await self.partitions() if tp in self.controller.context.leadership]
-        data = znodes.encode_partition_list(known)
+        data = cluster_nodes.encode_partition_list(known)
         await self.w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)])
 
     async def grow_isrs(self) -> None:

@@ -17,7 +17,7 @@ from kce.controller.kafka_controller import KafkaController
 from kce.controller.reassignment import TOGETHER_FROM
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData, value
@@ -65,7 +65,7 @@ async def assignment(w: World, topic: str = "t", partition: int = 0) -> tuple[tu
 
 
 async def by_znode(w: World, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
-    data = znodes.encode_partition_reassignment({tp: [BrokerId(r) for r in t] for tp, t in targets.items()})
+    data = cluster_nodes.encode_partition_reassignment({tp: [BrokerId(r) for r in t] for tp, t in targets.items()})
     value((await w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)]))[0])
     await w.settle()
 
@@ -284,7 +284,7 @@ async def test_what_is_done_leaves_the_znode_alone(autojump_clock: MockClock) ->
         other = TopicPartition("t", 1)
         await by_znode(w, {TP: [3], other: [3]})
         await join_isr(w, controller, TP, (2, 3))
-        left = znodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
+        left = cluster_nodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
         assert left == {other: (3,)}
 
 
@@ -369,7 +369,7 @@ async def test_a_request_takes_its_partitions_out_of_the_znode(autojump_clock: M
         other = TopicPartition("t", 1)
         await by_znode(w, {TP: [3], other: [3]})
         await reassign(w, controller, {TP: [4]})
-        left = znodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
+        left = cluster_nodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
         assert left == {other: (3,)}
         assert await assignment(w) == ((4, 2), (4,), (2,))
 
@@ -382,7 +382,7 @@ async def test_znode_entries_that_fail_are_removed_and_the_node_is_watched_again
         await w.create_topic("t", {0: [2]})
         nowhere = TopicPartition("nowhere", 0)
         await by_znode(w, {nowhere: [3], TP: [3]})
-        left = znodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
+        left = cluster_nodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
         assert left == {TP: (3,)}
         await join_isr(w, controller, TP, (2, 3))
         assert await w.get(znodes.REASSIGN_PARTITIONS) is None
@@ -455,7 +455,7 @@ async def test_an_isr_notification_completes_it(autojump_clock: MockClock) -> No
         path = znodes.partition_state_path(TP)
         state = json.loads(await w.get(path) or b"")
         note = Create(
-            f"{znodes.ISR_CHANGE_NOTIFICATION}/isr_change_", znodes.encode_partition_list([TP]), sequential=True
+            f"{znodes.ISR_CHANGE_NOTIFICATION}/isr_change_", cluster_nodes.encode_partition_list([TP]), sequential=True
         )
         await w.store.write([SetData(path, json.dumps(state | {"isr": [2, 3]}).encode()), note])
         await w.settle()
@@ -476,7 +476,7 @@ async def test_a_reassignment_to_nothing_does_not_stop_the_controller(autojump_c
     async with world() as w:
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2, 3]})
-        data = znodes.encode_partition_reassignment({TopicPartition("t", 0): ()})
+        data = cluster_nodes.encode_partition_reassignment({TopicPartition("t", 0): ()})
         await w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
         await w.settle()
         assert controller.context.replicas(TopicPartition("t", 0)) == ()

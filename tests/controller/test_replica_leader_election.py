@@ -12,7 +12,7 @@ from kce.controller.errors import OperationResult, failure_result
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.replica_leader_election import ElectionResults
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import BrokerId, ElectionType, TopicPartition
 from kce.zookeeper.store import Create, SetData, value
@@ -59,7 +59,7 @@ async def led_by_the_second(w: World, controller: KafkaController, topic: str = 
 
 
 async def by_znode(w: World, partitions: Collection[TopicPartition]) -> None:
-    data = znodes.encode_partition_list(partitions)
+    data = cluster_nodes.encode_partition_list(partitions)
     value((await w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)]))[0])
     await w.settle()
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.controller.topics import _moved
-from kce.zookeeper import admin, znodes
+from kce.zookeeper import admin, topic_plans, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, SetData
@@ -108,22 +108,22 @@ async def test_create_topic_by_admin(autojump_clock: MockClock) -> None:  # rule
             ("..", "is not allowed"),
             ("x" * 250, "longer than the max allowed length 249"),
         ):
-            with pytest.raises(admin.AdminError, match=why):
+            with pytest.raises(topic_plans.AdminError, match=why):
                 await admin.create_topic(w.zk, bad, random=Random(1))
-        with pytest.raises(admin.AdminError, match="larger than available brokers: 3"):
+        with pytest.raises(topic_plans.AdminError, match="larger than available brokers: 3"):
             await admin.create_topic(w.zk, "wide", replication_factor=4, random=Random(1))
         for assignment in ({1: [1]}, {0: [1], 1: [1, 2]}, {0: [1, 1]}, {0: []}, {}):
-            with pytest.raises(admin.AdminError, match="manual"):
+            with pytest.raises(topic_plans.AdminError, match="manual"):
                 await admin.create_topic(w.zk, "manual", assignment=assignment, random=Random(1))
         await w.store.write([Create("/admin/delete_topics/gone")])
         w.nodes[1].controller.close()
         await w.settle()
         await w.zk.ensure_paths(["/admin/delete_topics/gone"])
-        with pytest.raises(admin.AdminError, match="is marked for deletion"):
+        with pytest.raises(topic_plans.AdminError, match="is marked for deletion"):
             await admin.create_topic(w.zk, "gone", random=Random(1))
-        with pytest.raises(admin.AdminError, match="The topic 'nope' does not exist"):
+        with pytest.raises(topic_plans.AdminError, match="The topic 'nope' does not exist"):
             await admin.delete_topic(w.zk, "nope")
-        with pytest.raises(admin.AdminError, match=r"unknown topic nope; existing topics: orders.v1"):
+        with pytest.raises(topic_plans.AdminError, match=r"unknown topic nope; existing topics: orders.v1"):
             await admin.describe_topics(w.zk, ["nope"])
 
 

@@ -17,7 +17,7 @@ from kce import wire
 from kce.controller.events import LeaderRebalanceDue
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import LATEST, MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ElectionType, ReplicaAssignment, UpgradeType
 from kce.zookeeper.store import Create, Delete, SetData
 from tests import transcripts
@@ -68,7 +68,9 @@ async def ordinary(life: Life) -> None:
     found = znodes.decode_topic("b", (await w.get("/brokers/topics/b")) or b"")
     grown = {**found.partitions, 2: found.partitions[0], 3: found.partitions[1]}
     await life.write(SetData("/brokers/topics/b", znodes.encode_topic(found.topic_id, grown)))
-    await life.write(Create("/admin/preferred_replica_election", znodes.encode_partition_list([tp("a-0"), tp("b-3")])))
+    await life.write(
+        Create("/admin/preferred_replica_election", cluster_nodes.encode_partition_list([tp("a-0"), tp("b-3")]))
+    )
     await life.write(Create("/admin/delete_topics/b"), Create("/admin/delete_topics/unknown"))
     await life.write(Create("/admin/delete_topics/a"))
     await life.create("c", {0: [1, 2]})
@@ -116,7 +118,7 @@ async def failures(life: Life) -> None:
 
     broker: FakeBroker = w.brokers[2]
     broker.answer = with_code(ErrorCode.KAFKA_STORAGE_ERROR)
-    event = znodes.encode_log_dir_event(BrokerId(2))
+    event = cluster_nodes.encode_log_dir_event(BrokerId(2))
     path = znodes.LOG_DIR_EVENT_NOTIFICATION
     await life.write(Create(f"{path}/log_dir_event_", event, sequential=True))
     await life.write(Create(f"{path}/log_dir_event_", b"nonsense", sequential=True))
@@ -153,7 +155,9 @@ async def failures(life: Life) -> None:
         await life.ask("allocate", request)
     await life.write(SetData(znodes.BROKER_IDS + "/5", b"nonsense"))
     await life.write(Create("/brokers/topics/f", b"nonsense"), Create("/brokers/topics/not allowed", b"{}"))
-    await life.write(Create("/config/topics/e", znodes.encode_config({"unclean.leader.election.enable": "true"})))
+    await life.write(
+        Create("/config/topics/e", cluster_nodes.encode_config({"unclean.leader.election.enable": "true"}))
+    )
     await life.stop(3)
     await life.stop(2)
     await life.start(3)
@@ -205,7 +209,9 @@ async def old(life: Life) -> None:
         path = znodes.partition_state_path(tp(name))
         changed = SetData(path, znodes.encode_partition_state(known._replace(leader_and_isr=state)))
         note = Create(
-            f"{znodes.ISR_CHANGE_NOTIFICATION}/isr_change_", znodes.encode_partition_list([tp(name)]), sequential=True
+            f"{znodes.ISR_CHANGE_NOTIFICATION}/isr_change_",
+            cluster_nodes.encode_partition_list([tp(name)]),
+            sequential=True,
         )
         await life.write(changed, *([note] if notify else []))
 
@@ -274,9 +280,11 @@ async def settings(life: Life) -> None:
         life.controller.loop.put(LeaderRebalanceDue())
     async with life.step("the controller resigns"):
         await life.w.store.write([Delete(znodes.CONTROLLER)])
-    await life.write(Create("/config/brokers/1", znodes.encode_config({"unclean.leader.election.enable": "false"})))
     await life.write(
-        Create("/config/changes/config_change_", znodes.encode_config_change("brokers", "1"), sequential=True)
+        Create("/config/brokers/1", cluster_nodes.encode_config({"unclean.leader.election.enable": "false"}))
+    )
+    await life.write(
+        Create("/config/changes/config_change_", cluster_nodes.encode_config_change("brokers", "1"), sequential=True)
     )
 
 

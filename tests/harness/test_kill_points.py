@@ -25,7 +25,7 @@ import trio
 from kce.harness import Cluster
 from kce.harness.errors import HarnessError
 from kce.harness.members import InProcessMember
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from tests.clusters import create_znode, leaders_and_isrs
 from tests.conftest import Struck
@@ -139,7 +139,9 @@ class Reassignment(Operation):
 
     async def begin(self) -> None:
         target = {T0: (BrokerId(3), BrokerId(2))}
-        await create_znode(self.cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(target))
+        await create_znode(
+            self.cluster, znodes.REASSIGN_PARTITIONS, cluster_nodes.encode_partition_reassignment(target)
+        )
 
     async def is_done(self) -> bool:
         states, assigned = await self.states(), await self.assignment()
@@ -153,7 +155,9 @@ class Election(Operation):
     async def prepare(self) -> None:
         await self.cluster.create_topic("t", assignment={0: [1, 2, 3]})
         target = {T0: (BrokerId(2), BrokerId(1), BrokerId(3))}
-        await create_znode(self.cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(target))
+        await create_znode(
+            self.cluster, znodes.REASSIGN_PARTITIONS, cluster_nodes.encode_partition_reassignment(target)
+        )
 
         async def reordered() -> bool:
             done = await self.assignment() == ReplicaAssignment((2, 1, 3))  # type: ignore[arg-type]
@@ -163,7 +167,7 @@ class Election(Operation):
         assert (await self.states())[0][0] == 1
 
     async def begin(self) -> None:
-        await create_znode(self.cluster, znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_list([T0]))
+        await create_znode(self.cluster, znodes.PREFERRED_REPLICA_ELECTION, cluster_nodes.encode_partition_list([T0]))
 
     async def is_done(self) -> bool:
         is_pending = await self.cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kce.broker_stub import BrokerConfig
-from kce.broker_stub.log.manager import LogManagerConfig
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.replication.throttle import ALTER_LOG_DIRS_RATE, FOLLOWER_RATE, LEADER_RATE, ReplicationQuotas
 from kce.harness import HarnessError
 from kce.harness.node import Node, controller_config

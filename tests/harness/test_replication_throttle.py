@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.store import Create
 from tests.harness.conformance.records import T0, TOPIC, Clients, clients
 
@@ -109,7 +109,7 @@ async def test_a_throttled_reassignment(side: str) -> None:
 
         await c.cluster.wait_until(is_applied, "the throttle")
         began = trio.current_time()
-        plan = znodes.encode_partition_reassignment({T0: [1, 2]})
+        plan = cluster_nodes.encode_partition_reassignment({T0: [1, 2]})
         await zk.store.write([Create(znodes.REASSIGN_PARTITIONS, plan)])
 
         async def is_in_sync() -> bool:

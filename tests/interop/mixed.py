@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, Producer
 from kce import wire
 from kce.harness import Cluster, HarnessError
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.admin import TopicDescription
 from kce.zookeeper.model import BrokerId, TopicPartition
 from tests.clusters import create_znode, is_registered, request
@@ -199,7 +199,7 @@ async def _reassign(m: Mixed) -> None:
     partition = TopicPartition(TOPIC, m.random.choice(list(_ASSIGNMENTS[TOPIC])))
     target = tuple(map(BrokerId, m.random.sample(OURS + THEIRS, 3)))
     m.step = f"reassign {partition} to {target}"
-    data = znodes.encode_partition_reassignment({partition: target})
+    data = cluster_nodes.encode_partition_reassignment({partition: target})
     await create_znode(m.cluster, znodes.REASSIGN_PARTITIONS, data)
 
     async def moved() -> bool:
@@ -217,7 +217,7 @@ async def _elect_preferred(m: Mixed) -> None:
         for topic in await m.topics()
         for p in topic.partitions
     }
-    await create_znode(m.cluster, znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_list(partitions))
+    await create_znode(m.cluster, znodes.PREFERRED_REPLICA_ELECTION, cluster_nodes.encode_partition_list(partitions))
 
     async def elected() -> bool:
         return not await m.cluster.exists(znodes.PREFERRED_REPLICA_ELECTION) and all(

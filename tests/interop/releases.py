@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kce.harness import Cluster
 from kce.harness.members import InProcessMember
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, TopicPartition
 from tests.clusters import create_znode, leaders_and_isrs
 from tests.interop.operations import (
@@ -40,14 +40,14 @@ Assignment = dict[int, tuple[int, ...]]
 
 
 async def _elect_preferred(cluster: Cluster, partitions: Sequence[int]) -> None:
-    data = znodes.encode_partition_list([TopicPartition(TOPIC, n) for n in partitions])
+    data = cluster_nodes.encode_partition_list([TopicPartition(TOPIC, n) for n in partitions])
     await create_znode(cluster, znodes.PREFERRED_REPLICA_ELECTION, data)
     await _is_gone(cluster, znodes.PREFERRED_REPLICA_ELECTION)
 
 
 async def _reassign(cluster: Cluster, target: Assignment) -> None:
     wanted = {TopicPartition(TOPIC, n): tuple(map(BrokerId, replicas)) for n, replicas in target.items()}
-    await create_znode(cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(wanted))
+    await create_znode(cluster, znodes.REASSIGN_PARTITIONS, cluster_nodes.encode_partition_reassignment(wanted))
     await _is_gone(cluster, znodes.REASSIGN_PARTITIONS)
 
 

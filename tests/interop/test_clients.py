@@ -15,7 +15,7 @@ import pytest
 
 from kce.harness.sync_cluster import SyncCluster
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from tests.clusters import create_znode
 from tests.interop.clients.programs import CLIENTS, Client, Driver
 from tests.interop.tools import Tools
@@ -70,7 +70,9 @@ class Leaders:
     def prefer(self) -> None:
         """The preferred leaders take over from leaders that live."""
         before = [leader for leader, _ in self.now()]
-        data = znodes.encode_partition_list([TopicPartition(self._topic, number) for number in range(len(before))])
+        data = cluster_nodes.encode_partition_list(
+            [TopicPartition(self._topic, number) for number in range(len(before))]
+        )
         self._cluster.call(lambda cluster: create_znode(cluster, znodes.PREFERRED_REPLICA_ELECTION, data))
         self.wait_until(lambda states: len({leader for leader, _ in states}) == min(3, len(before)), "leaders")
         assert [leader for leader, _ in self.now()] != before

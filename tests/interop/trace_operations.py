@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kce import wire
 from kce.wire import control
 from kce.wire.metadata_version import MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, MetadataStore, NodeExists, SetData, Stat, value
 from tests.interop.recording_brokers import RecordingBroker
@@ -133,7 +133,7 @@ class Operations(Driver):
         """As an old tool does, without topic id."""
         partitions = {p: ReplicaAssignment(tuple(map(BrokerId, replicas))) for p, replicas in assignment.items()}
         create = Create(znodes.topic_path(topic), znodes.encode_topic(None, partitions))
-        config = Create(znodes.topic_config_path(topic), znodes.encode_config({}))
+        config = Create(znodes.topic_config_path(topic), cluster_nodes.encode_config({}))
         for answer in await self.store.write([config, create]):
             value(answer)
         path = znodes.topic_path(topic)
@@ -193,7 +193,7 @@ class Operations(Driver):
 
     async def reassign_in_zookeeper(self, targets: Mapping[tuple[str, int], Sequence[int]]) -> None:
         wanted = {TopicPartition(*tp): tuple(map(BrokerId, replicas)) for tp, replicas in targets.items()}
-        data = znodes.encode_partition_reassignment(wanted)
+        data = cluster_nodes.encode_partition_reassignment(wanted)
         (created,) = await self.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
         if not isinstance(created, NodeExists):  # of an earlier step that still waits for replicas
             value(created)
@@ -212,7 +212,7 @@ class Operations(Driver):
         await self.ask(message, 2)
 
     async def elect_in_zookeeper(self, partitions: Partitions) -> None:
-        data = znodes.encode_partition_list([TopicPartition(*tp) for tp in partitions])
+        data = cluster_nodes.encode_partition_list([TopicPartition(*tp) for tp in partitions])
         path = znodes.PREFERRED_REPLICA_ELECTION
         value((await self.store.write([Create(path, data)]))[0])
 
@@ -288,7 +288,7 @@ class Operations(Driver):
         for answer in await self.store.write(
             [
                 SetData(znodes.partition_state_path(tp), znodes.encode_partition_state(shrunk)),
-                Create(notification, znodes.encode_partition_list([tp]), sequential=True),
+                Create(notification, cluster_nodes.encode_partition_list([tp]), sequential=True),
             ]
         ):
             value(answer)
@@ -297,7 +297,7 @@ class Operations(Driver):
     async def log_dir_failure(self, broker: int, partitions: Partitions) -> None:
         """The broker answers LeaderAndIsr of these partitions with an error from now on, and notifies."""
         self.brokers[broker].failed |= {TopicPartition(*tp) for tp in partitions}
-        created = Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(broker), sequential=True)
+        created = Create(znodes.LOG_DIR_EVENT_PREFIX, cluster_nodes.encode_log_dir_event(broker), sequential=True)
         value((await self.store.write([created]))[0])
         self.expect_reaction()
 

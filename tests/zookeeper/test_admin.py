@@ -1,4 +1,7 @@
-"""Bounds of what administrators may write: numbers of partitions, broker ids, sizes of znodes."""
+"""Bounds of what administrators may write: numbers of partitions, broker ids, sizes of znodes.
+
+Covers: zookeeper/topic_plans.py.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ import trio
 from trio.testing import MockClock
 
 from kce.wire import ErrorCode
-from kce.zookeeper import admin, znodes
-from kce.zookeeper.admin import MAX_PARTITIONS, AdminError
+from kce.zookeeper import admin, topic_plans, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import ReplicaAssignment, TopicAssignment
 from kce.zookeeper.store import MAX_REQUEST_BYTES, Create, MultiFailed, Op, StoreError
+from kce.zookeeper.topic_plans import MAX_PARTITIONS, AdminError
 from tests.controller.support import broker, world
 from tests.zookeeper.conformance.topics import refusal
 
@@ -122,14 +125,14 @@ async def test_a_topic_that_cannot_be_written(autojump_clock: MockClock, monkeyp
 def test_a_topic_without_partitions_does_not_exist() -> None:
     for found in (None, TopicAssignment("t", None, {})):
         with pytest.raises(AdminError, match="The topic 't' does not exist") as refused:
-            admin.planned_partitions("t", found, {1: None}, 2, None, random=Random(0))
+            topic_plans.planned_partitions("t", found, {1: None}, 2, None, random=Random(0))
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_each_added_partition_has_as_many_replicas_as_the_first() -> None:  # rule 10.14
     found = TopicAssignment("t", None, {0: ReplicaAssignment((1,))})
     with pytest.raises(AdminError, match="every partition needs 1 replicas, as many as partition 0") as refused:
-        admin.planned_partitions("t", found, {1: None, 2: None}, 3, [[1], [1, 2]], random=Random(0))
+        topic_plans.planned_partitions("t", found, {1: None, 2: None}, 3, [[1], [1, 2]], random=Random(0))
     assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 

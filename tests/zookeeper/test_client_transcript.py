@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from kce.wire.metadata_version import LATEST, MetadataVersion
-from kce.zookeeper import admin, admin_nodes, client_configs, security_nodes, znodes
+from kce.zookeeper import admin, admin_nodes, client_configs, cluster_nodes, security_nodes, topic_plans, znodes
 from kce.zookeeper.client import UNFENCED, ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import (
@@ -89,7 +89,7 @@ async def clients(script: Script) -> None:
     await note("top level", zk.create_top_level_paths)
     await note("again", zk.create_top_level_paths)
     await note("paths", lambda: zk.ensure_paths(["x/y/z", "/x/w", "/x"]))
-    meanwhile([], [Create("/cluster/id", znodes.encode_cluster_id("theirs"))])
+    meanwhile([], [Create("/cluster/id", cluster_nodes.encode_cluster_id("theirs"))])
     await note("cluster id, which somebody makes first", zk.get_or_create_cluster_id)
     await zk.store.write([Delete("/cluster/id")])
     await note("cluster id", zk.get_or_create_cluster_id)
@@ -162,7 +162,7 @@ async def clients(script: Script) -> None:
     await note("raced", lambda: admin.create_topic(zk, "raced", assignment={0: [1]}, random=random))
     for count, added in (
         (3, None), (2, None), (1, None), (4, [[1, 2], [3, 1]]), (4, [[1, 2]]), (3, [[1, 9]]), (3, [[1]]), (3, [[1, 1]]),
-        (3, [[]]), (admin.MAX_PARTITIONS + 1, None),
+        (3, [[]]), (topic_plans.MAX_PARTITIONS + 1, None),
     ):  # fmt: skip
         await note(
             f"plan {count} {added}", lambda c=count, a=added: admin.plan_partitions(zk, "t", c, a, random=random)
@@ -225,13 +225,13 @@ async def clients(script: Script) -> None:
     await note("of topics", lambda: zk.get_topic_configs(["t", "placed", "none"]))
     await note("notify", lambda: zk.notify_config_change("topics", "t"))
     # what controllers are told
-    for data in (znodes.encode_partition_reassignment({TP: ids(3, 1)}), b"nonsense"):
+    for data in (cluster_nodes.encode_partition_reassignment({TP: ids(3, 1)}), b"nonsense"):
         await note("reassign", lambda: admin_nodes.set_partition_reassignment(zk, {TP: ids(1)}, version))
         await zk.store.write([SetData("/admin/reassign_partitions", data)])
         await note("reassignment", lambda: admin_nodes.get_partition_reassignment(zk))
         await note("done", lambda: admin_nodes.delete_partition_reassignment(zk, version))
         await note("none", lambda: admin_nodes.get_partition_reassignment(zk))
-    for data in (znodes.encode_partition_list([TP1, TP]), b"nonsense"):
+    for data in (cluster_nodes.encode_partition_list([TP1, TP]), b"nonsense"):
         await zk.store.write([Create("/admin/preferred_replica_election", data)])
         await note("elections", lambda: admin_nodes.get_preferred_replica_election(zk))
         await note("done", lambda: admin_nodes.delete_preferred_replica_election(zk, version))
@@ -239,11 +239,13 @@ async def clients(script: Script) -> None:
     block = "/latest_producer_id_block"
     for _ in range(2):
         await note("producer ids", lambda: admin_nodes.allocate_producer_ids(zk, BrokerId(3)))
-    last = znodes.encode_producer_id_block(ProducerIdsBlock(BrokerId(2), 5000, 5999))
+    last = cluster_nodes.encode_producer_id_block(ProducerIdsBlock(BrokerId(2), 5000, 5999))
     meanwhile([SetData(block, last)])
     await note("producer ids, raced", lambda: admin_nodes.allocate_producer_ids(zk, BrokerId(3)))
     for end in (2**63 - 1001, 2**63 - 1):
-        await zk.store.write([SetData(block, znodes.encode_producer_id_block(ProducerIdsBlock(BrokerId(2), 0, end)))])
+        await zk.store.write(
+            [SetData(block, cluster_nodes.encode_producer_id_block(ProducerIdsBlock(BrokerId(2), 0, end)))]
+        )
         await note("the last producer ids", lambda: admin_nodes.allocate_producer_ids(zk, BrokerId(3)))
     for _ in range(2):
         await note("broker id", lambda: admin_nodes.generate_broker_id(zk, 1000))

@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 from kce.wire.metadata_version import LATEST, MetadataVersion
-from kce.zookeeper import assignment, node_json, security_nodes, znodes
+from kce.zookeeper import assignment, cluster_nodes, node_json, security_nodes, znodes
 from kce.zookeeper.model import (
     BrokerId,
     ControllerEpoch,
@@ -44,14 +44,14 @@ async def nodes(script: Script) -> None:
         (znodes.encode_topic, (UUID(int=2**127), assigned)), (znodes.encode_topic, (None, assigned)),
         (znodes.encode_partition_state, (Leadership(lai, ControllerEpoch(3)),)),
         (znodes.encode_partition_state, (Leadership(lai.new_recovering(BrokerId(2), ids(2)), ControllerEpoch(3)),)),
-        (znodes.encode_config, ({"b": "1", "a": "2"},)), (znodes.encode_config_change, ("topics", "t")),
-        (znodes.encode_partition_list, ([TP, TP1],)), (znodes.encode_log_dir_event, (4,)),
-        (znodes.encode_partition_reassignment, ({TP: ids(1, 2), TP1: ids()},)),
-        (znodes.encode_producer_id_block, (ProducerIdsBlock(BrokerId(1), 0, 999),)),
+        (cluster_nodes.encode_config, ({"b": "1", "a": "2"},)), (cluster_nodes.encode_config_change, ("topics", "t")),
+        (cluster_nodes.encode_partition_list, ([TP, TP1],)), (cluster_nodes.encode_log_dir_event, (4,)),
+        (cluster_nodes.encode_partition_reassignment, ({TP: ids(1, 2), TP1: ids()},)),
+        (cluster_nodes.encode_producer_id_block, (ProducerIdsBlock(BrokerId(1), 0, 999),)),
     ):  # fmt: skip
         await note(f"{encode.__name__}{values}", lambda e=encode, v=values: e(*v))  # type: ignore[misc, operator]
-    await note("feature", lambda: znodes.encode_feature(2, enabled=True, features={"f": 1}))
-    await note("no feature", lambda: znodes.encode_feature(1, enabled=False, features={}))
+    await note("feature", lambda: cluster_nodes.encode_feature(2, enabled=True, features={"f": 1}))
+    await note("no feature", lambda: cluster_nodes.encode_feature(1, enabled=False, features={}))
     endpoints = [
         "PLAINTEXT://h:1",
         "A://:0",
@@ -88,18 +88,21 @@ async def nodes(script: Script) -> None:
         "controller epoch": (znodes.decode_controller_epoch, b"7"),
         "topic": (lambda data: znodes.decode_topic("t", data), part),
         "state": (lambda data: znodes.decode_partition_state(data, 6), state),
-        "configuration": (lambda data: znodes.decode_config("/c", data), b'{"version":1,"config":{"a":"1"}}'),
-        "change": (lambda data: znodes.decode_config_change("/c", data), b'{"version":2,"entity_path":"topics/t"}'),
+        "configuration": (lambda data: cluster_nodes.decode_config("/c", data), b'{"version":1,"config":{"a":"1"}}'),
+        "change": (
+            lambda data: cluster_nodes.decode_config_change("/c", data),
+            b'{"version":2,"entity_path":"topics/t"}',
+        ),
         "old change": (
-            lambda data: znodes.decode_config_change("/c", data),
+            lambda data: cluster_nodes.decode_config_change("/c", data),
             b'{"version":1,"entity_type":"topics","entity_name":"t"}',
         ),
-        "cluster id": (znodes.decode_cluster_id, b'{"version":"1","id":"x"}'),
-        "feature": (znodes.decode_feature, feature),
-        "list": (lambda data: znodes.decode_partition_list("/l", data), listed),
-        "log dir": (znodes.decode_log_dir_event, b'{"version":1,"broker":2,"event":1}'),
-        "reassignment": (znodes.decode_partition_reassignment, moved),
-        "producer ids": (znodes.decode_producer_id_block, ids_block),
+        "cluster id": (cluster_nodes.decode_cluster_id, b'{"version":"1","id":"x"}'),
+        "feature": (cluster_nodes.decode_feature, feature),
+        "list": (lambda data: cluster_nodes.decode_partition_list("/l", data), listed),
+        "log dir": (cluster_nodes.decode_log_dir_event, b'{"version":1,"broker":2,"event":1}'),
+        "reassignment": (cluster_nodes.decode_partition_reassignment, moved),
+        "producer ids": (cluster_nodes.decode_producer_id_block, ids_block),
         "ACLs": (lambda data: security_nodes.decode_acls("/a", data), acl),
         "ACL change": (
             lambda data: security_nodes.decode_acl_change(PatternType.LITERAL, data),

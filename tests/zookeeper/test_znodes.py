@@ -1,4 +1,7 @@
-"""The content of Kafka's nodes (section 1 of docs/controller-semantics.md)."""
+"""The content of Kafka's nodes (section 1 of docs/controller-semantics.md).
+
+Covers: zookeeper/cluster_nodes.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import node_json, znodes
+from kce.zookeeper import cluster_nodes, node_json, znodes
 from kce.zookeeper.model import (
     RECOVERING,
     BrokerId,
@@ -232,19 +235,19 @@ def test_names_that_are_numbers() -> None:
 
 
 def test_configuration_nodes() -> None:  # rules 1.34, 1.35
-    assert json.loads(znodes.encode_config({"a": "1"})) == {"version": 1, "config": {"a": "1"}}
-    assert znodes.decode_config("/p", b'{"version":1,"config":{"a":1,"b":"2"}}') == {"a": "1", "b": "2"}
+    assert json.loads(cluster_nodes.encode_config({"a": "1"})) == {"version": 1, "config": {"a": "1"}}
+    assert cluster_nodes.decode_config("/p", b'{"version":1,"config":{"a":1,"b":"2"}}') == {"a": "1", "b": "2"}
     for empty in (b"", b"rubbish", b"[]", b"{}", b'{"config":null}'):
-        assert znodes.decode_config("/p", empty) == {}
+        assert cluster_nodes.decode_config("/p", empty) == {}
     with pytest.raises(znodes.BadZNode, match="/p is malformed"):
-        znodes.decode_config("/p", b'{"config":[]}')
+        cluster_nodes.decode_config("/p", b'{"config":[]}')
 
 
 def test_changes_of_configuration() -> None:  # rule 1.35
     def changed(**fields: object) -> tuple[str, str]:
-        return znodes.decode_config_change("/p", json.dumps(fields).encode())
+        return cluster_nodes.decode_config_change("/p", json.dumps(fields).encode())
 
-    assert json.loads(znodes.encode_config_change("topics", "t")) == {"version": 2, "entity_path": "topics/t"}
+    assert json.loads(cluster_nodes.encode_config_change("topics", "t")) == {"version": 2, "entity_path": "topics/t"}
     assert changed(version=2, entity_path="topics/t") == ("topics", "t")
     assert changed(version=2, entity_path="users/u/clients/c") == ("users", "u/clients/c")
     assert changed(version=1, entity_type="topics", entity_name="t") == ("topics", "t")
@@ -260,24 +263,24 @@ def test_changes_of_configuration() -> None:  # rule 1.35
 
 
 def test_the_cluster_id() -> None:
-    assert json.loads(znodes.encode_cluster_id("x")) == {"version": "1", "id": "x"}
-    assert znodes.decode_cluster_id(znodes.encode_cluster_id("x")) == "x"
+    assert json.loads(cluster_nodes.encode_cluster_id("x")) == {"version": "1", "id": "x"}
+    assert cluster_nodes.decode_cluster_id(cluster_nodes.encode_cluster_id("x")) == "x"
     for bad in (b"", b"[]", b"{}", b'{"id":5}'):
         with pytest.raises(znodes.BadZNode, match="/cluster/id has no id"):
-            znodes.decode_cluster_id(bad)
+            cluster_nodes.decode_cluster_id(bad)
 
 
 def test_finalized_features() -> None:  # rule 1.41
     for version in (1, 2):
         for enabled in (True, False):
-            data = znodes.encode_feature(version, enabled=enabled, features={"f": 32767})
+            data = cluster_nodes.encode_feature(version, enabled=enabled, features={"f": 32767})
             levels = {"max_version_level": 32767} | ({"min_version_level": 1} if version == 1 else {})
             assert json.loads(data) == {"version": version, "status": int(enabled), "features": {"f": levels}}
-            assert znodes.decode_feature(data) == (enabled, {"f": 32767})
+            assert cluster_nodes.decode_feature(data) == (enabled, {"f": 32767})
 
     def decoded(version: object = 2, status: object = 1, **levels: object) -> tuple[bool, dict[str, int]]:
         node = {"version": version, "status": status, "features": {"f": levels}}
-        return znodes.decode_feature(json.dumps(node).encode())
+        return cluster_nodes.decode_feature(json.dumps(node).encode())
 
     assert decoded(1, 0, min_version_level=32767, max_version_level=32767) == (False, {"f": 32767})
     assert decoded(max_version_level=1) == (True, {"f": 1})
@@ -294,35 +297,35 @@ def test_finalized_features() -> None:  # rule 1.41
             decoded(**bad)  # type: ignore[arg-type]
     for rubbish in (b"", b"[]", b"{}", b'{"version":2,"status":1}', b'{"version":2,"status":1,"features":5}'):
         with pytest.raises(znodes.BadZNode, match="/feature is malformed"):
-            znodes.decode_feature(rubbish)
+            cluster_nodes.decode_feature(rubbish)
 
 
 def test_lists_of_partitions() -> None:  # rules 1.32, 1.39
     some = [TopicPartition("t", 2**31 - 1), TopicPartition("u", 0)]
-    assert znodes.decode_partition_list("/p", znodes.encode_partition_list(some)) == some
-    assert json.loads(znodes.encode_partition_list(some[:1])) == {
+    assert cluster_nodes.decode_partition_list("/p", cluster_nodes.encode_partition_list(some)) == some
+    assert json.loads(cluster_nodes.encode_partition_list(some[:1])) == {
         "version": 1, "partitions": [{"topic": "t", "partition": 2**31 - 1}],
     }  # fmt: skip
     for none in (b"", b"rubbish", b"{}", b'{"partitions":null}'):
-        assert znodes.decode_partition_list("/p", none) == []
+        assert cluster_nodes.decode_partition_list("/p", none) == []
     for bad in (
         b"[]", b"5", b'{"partitions":{}}', b'{"partitions":[5]}', b'{"partitions":[{"topic":"t"}]}',
         b'{"partitions":[{"partition":0}]}', b'{"partitions":[{"topic":5,"partition":0}]}',
         b'{"partitions":[{"topic":"t","partition":"0"}]}', b'{"partitions":[{"topic":"t","partition":2147483648}]}',
     ):  # fmt: skip
         with pytest.raises(znodes.BadZNode, match="/p is malformed"):
-            znodes.decode_partition_list("/p", bad)
+            cluster_nodes.decode_partition_list("/p", bad)
 
 
 def test_a_failed_log_directory() -> None:  # rule 1.33
-    assert json.loads(znodes.encode_log_dir_event(5)) == {"version": 1, "broker": 5, "event": 1}
-    assert znodes.decode_log_dir_event(znodes.encode_log_dir_event(5)) == 5
+    assert json.loads(cluster_nodes.encode_log_dir_event(5)) == {"version": 1, "broker": 5, "event": 1}
+    assert cluster_nodes.decode_log_dir_event(cluster_nodes.encode_log_dir_event(5)) == 5
     for bad in (b"", b"[]", b"{}", b'{"broker":"5"}'):
-        assert znodes.decode_log_dir_event(bad) is None
+        assert cluster_nodes.decode_log_dir_event(bad) is None
 
 
 def test_requested_reassignments() -> None:  # rule 1.38
-    node = json.loads(znodes.encode_partition_reassignment({TopicPartition("t", 3): ids(1, 2)}))
+    node = json.loads(cluster_nodes.encode_partition_reassignment({TopicPartition("t", 3): ids(1, 2)}))
     assert node == {"version": 1, "partitions": [{"topic": "t", "partition": 3, "replicas": [1, 2]}]}
 
 
@@ -348,19 +351,19 @@ def test_paths() -> None:
 
 def test_blocks_of_producer_ids() -> None:  # rule 1.43
     block = ProducerIdsBlock(BrokerId(5), 0, 2**63 - 1)
-    data = znodes.encode_producer_id_block(block)
+    data = cluster_nodes.encode_producer_id_block(block)
     assert json.loads(data) == {"version": 1, "broker": 5, "block_start": "0", "block_end": str(2**63 - 1)}
-    assert znodes.decode_producer_id_block(data) == block
+    assert cluster_nodes.decode_producer_id_block(data) == block
     good = json.loads(data)
     for bad in (
         {"broker": None}, {"broker": "5"}, {"block_start": 0}, {"block_start": "-1"}, {"block_end": str(2**63)},
         {"block_end": "x"}, {"block_end": None},
     ):  # fmt: skip
         with pytest.raises(znodes.BadZNode, match="/latest_producer_id_block is malformed"):
-            znodes.decode_producer_id_block(json.dumps({**good, **bad}).encode())
+            cluster_nodes.decode_producer_id_block(json.dumps({**good, **bad}).encode())
     for rubbish in (b"", b"[]", b"{}"):
         with pytest.raises(znodes.BadZNode, match="/latest_producer_id_block is malformed"):
-            znodes.decode_producer_id_block(rubbish)
+            cluster_nodes.decode_producer_id_block(rubbish)
 
 
 def test_a_replica_that_is_removed() -> None:  # rule 5.7

@@ -14,7 +14,7 @@ from kce import wire
 from kce.broker_stub.producer_ids import RETRY_SECONDS, Allocate, ControllerProducerIds, ProducerIdManager
 from kce.broker_stub.zookeeper.producer_id_store import ZkProducerIds
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.admin_nodes import allocate_producer_ids
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -81,7 +81,7 @@ async def test_blocks_of_two_brokers() -> None:  # rules B3.59, 1.43
 @case("PIM-2")
 async def test_no_ids_are_left() -> None:  # rule 1.43
     zk = KafkaZkClient(MemoryZooKeeper().connect(), now_ms=lambda: 0)
-    last = znodes.encode_producer_id_block(ProducerIdsBlock(BrokerId(0), LAST_ID - 1000, LAST_ID - 1))
+    last = cluster_nodes.encode_producer_id_block(ProducerIdsBlock(BrokerId(0), LAST_ID - 1000, LAST_ID - 1))
     await zk.store.write([Create(znodes.PRODUCER_ID_BLOCK, last)])
     with pytest.raises(IllegalState):
         await allocate_producer_ids(zk, BrokerId(0))

@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kce.broker_stub.log import Isolation, Log, LogConfig, Origin
 from kce.broker_stub.log.cleaner import Cleaner
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.harness.world.real_disk import RealDisk
 from kce.wire import Codec, Record, RecordBatch
 from kce.wire.batch_header import read_headers

@@ -16,7 +16,8 @@ from kce.broker_stub.errors import BrokerFailure, KafkaStorageError, OffsetOutOf
 from kce.broker_stub.log import Isolation, LogConfig
 from kce.broker_stub.log.checkpoints import read_offsets
 from kce.broker_stub.log.lookup import find_timestamp
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import NOW_MS, append, batch, produced, values

@@ -16,7 +16,8 @@ from kce import wire
 from kce.broker_stub.log import Log, LogConfig
 from kce.broker_stub.log.cleaner import Cleaner
 from kce.broker_stub.log.lookup import find_timestamp
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.log.manager import LogManager
+from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.harness.world.real_disk import RealDisk
 from kce.wire import Codec, Record, RecordBatch
 from kce.wire.batch_header import read_headers

@@ -1,8 +1,8 @@
 """Records of one broker: what its handlers answer, at once and later.
 
 Covers: broker_stub/replication/*.py, broker_stub/handlers/produce.py, broker_stub/handlers/fetch.py,
-broker_stub/handlers/list_offsets.py, broker_stub/handlers/delete_records.py, broker_stub/log/lookup.py,
-broker_stub/followers.py.
+broker_stub/handlers/fetch_responses.py, broker_stub/handlers/list_offsets.py, broker_stub/handlers/delete_records.py,
+broker_stub/log/lookup.py, broker_stub/followers.py.
 """
 
 from __future__ import annotations

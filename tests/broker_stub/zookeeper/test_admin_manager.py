@@ -22,7 +22,7 @@ from kce.wire import (
 )
 from kce.wire.metadata_version import LATEST, MetadataVersion
 from kce.wire.vocabulary import TopicPartition
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, RegisteredBroker, ReplicaAssignment
@@ -316,9 +316,9 @@ async def test_configurations_change_only_with_an_active_controller() -> None:  
     await w.admin.change_config("brokers", "<default>", {})
     changes = sorted((await w.zk.get_notifications("/config/changes")).items())
     assert [data for _, data in changes] == [
-        znodes.encode_config_change("topics", "t"),
-        znodes.encode_config_change("topics", "t"),
-        znodes.encode_config_change("brokers", "<default>"),
+        cluster_nodes.encode_config_change("topics", "t"),
+        cluster_nodes.encode_config_change("topics", "t"),
+        cluster_nodes.encode_config_change("brokers", "<default>"),
     ]
     await w.store.write([SetData(znodes.CONTROLLER, b'{"version":2,"brokerid":9,"kraftControllerEpoch":3}')])
     with pytest.raises(ControllerMoved, match="KRaft"):

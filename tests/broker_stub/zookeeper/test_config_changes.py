@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.broker_stub.zookeeper.notifications import CHANGE_EXPIRATION_MS
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import Create, SetData, value
 from tests.controller.support import World, world
@@ -21,7 +21,7 @@ async def configure(w: World, entity_type: str, entity: str, setting: str | None
     path = f"/config/{entity_type}/{entity}"
     await w.zk.ensure_paths([path])
     config = {} if setting is None else {"unclean.leader.election.enable": setting}
-    await w.store.write([SetData(path, znodes.encode_config(config))])
+    await w.store.write([SetData(path, cluster_nodes.encode_config(config))])
     await notify(w, f'{{"version":2,"entity_path":"{entity_type}/{entity}"}}'.encode())
 
 
@@ -51,7 +51,7 @@ async def test_a_topic_setting_enables_unclean_election(autojump_clock: MockCloc
         assert await w.state("t") == (-1, 2, (2,))
         if version_1:
             await w.store.write(
-                [SetData("/config/topics/t", znodes.encode_config({"unclean.leader.election.enable": "true"}))]
+                [SetData("/config/topics/t", cluster_nodes.encode_config({"unclean.leader.election.enable": "true"}))]
             )
             await notify(w, b'{"version":1,"entity_type":"topics","entity_name":"t"}')
         else:

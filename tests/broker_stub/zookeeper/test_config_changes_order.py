@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.broker_stub.zookeeper.notifications import CHANGE_EXPIRATION_MS
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import (
     Check,
@@ -83,11 +83,11 @@ class Fixture:
 
     async def put(self, path: str, config: Mapping[str, str] | None = None) -> None:
         await self.zk.ensure_paths([path.rpartition("/")[0]])
-        data = b"" if config is None else znodes.encode_config(config)
+        data = b"" if config is None else cluster_nodes.encode_config(config)
         value((await self.store.write([Create(path, data)]))[0])
 
     async def notify(self, name: str, kind: str, entity: str) -> None:
-        change = znodes.encode_config_change(kind, entity)
+        change = cluster_nodes.encode_config_change(kind, entity)
         value((await self.store.write([Create(f"{CHANGES}/{name}", change)]))[0])
 
 
@@ -189,7 +189,7 @@ async def test_the_default_and_the_brokers_own_settings(f: Fixture) -> None:  # 
 
     async def after(number: int, entity: str, config: dict[str, str]) -> tuple[bool, list[tuple[Any, ...]]]:
         f.told.clear()
-        await f.store.write([SetData(f"/config/brokers/{entity}", znodes.encode_config(config))])
+        await f.store.write([SetData(f"/config/brokers/{entity}", cluster_nodes.encode_config(config))])
         await f.notify(f"x_{number:010d}", "brokers", entity)
         await f.listener.read_notifications()
         return f.listener.unclean_leader_election_enable, list(f.told)

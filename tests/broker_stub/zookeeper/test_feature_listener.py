@@ -17,7 +17,7 @@ from kce.broker_stub.finalized_features import FeatureCacheUpdateFailed, Finaliz
 from kce.broker_stub.handlers.kafka_apis import served_apis
 from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeListener
 from kce.harness import Cluster
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import Delete
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
@@ -79,7 +79,7 @@ class Fixture:
         self._exists = False
 
     async def put(self, features: dict[str, int], *, enabled: bool = True) -> None:
-        data = znodes.encode_feature(2, enabled=enabled, features=features)
+        data = cluster_nodes.encode_feature(2, enabled=enabled, features=features)
         await self.zk.put_feature(data, create=not self._exists)
         self._exists = True
         await wait_all_tasks_blocked()
@@ -231,7 +231,7 @@ def test_levels_in_the_node(version: int) -> None:  # rule 1.41
         return json.dumps({"version": version, "status": 1, "features": {"f": entry}}).encode()
 
     for level in (1, 2**15 - 1):
-        assert znodes.decode_feature(node(level)) == (True, {"f": level})
+        assert cluster_nodes.decode_feature(node(level)) == (True, {"f": level})
     for bad in (node(0), node(2**15), *([node(1, 0), node(2**15, 2**15), node(2, 3)] if version == 1 else [])):
         with pytest.raises(znodes.BadZNode):
-            znodes.decode_feature(bad)
+            cluster_nodes.decode_feature(bad)

@@ -7,7 +7,7 @@ import trio
 
 import kce
 from kce.broker_stub.zookeeper.producer_id_store import ZkProducerIds
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import Create, value
 from kce.zookeeper.store.memory import MemoryZooKeeper
@@ -23,7 +23,7 @@ async def test_below_3_0_a_broker_takes_its_first_block_at_its_start(ibp: str) -
         async def last() -> int:
             (found,) = await cluster.store.get_data([znodes.PRODUCER_ID_BLOCK])
             data = value(found).data
-            return znodes.decode_producer_id_block(data).last if data else -1
+            return cluster_nodes.decode_producer_id_block(data).last if data else -1
 
         async def next_id(node_id: int) -> int:
             while True:

@@ -1,4 +1,7 @@
-"""Which answer belongs to which question, also where packets are missing or out of order."""
+"""Which answer belongs to which question, also where packets are missing or out of order.
+
+Covers: captures/exchanges/undecided.py.
+"""
 
 from __future__ import annotations
 

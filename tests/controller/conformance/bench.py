@@ -11,7 +11,7 @@ from kce.controller.control_requests import BatchConfig
 from kce.controller.request_batch import ControllerRequestBatch, OnResponse
 from kce.controller.runtime import ControllerRuntime
 from kce.wire.metadata_version import MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import (
     BrokerId,
     ControllerEpoch,
@@ -63,7 +63,7 @@ async def put_config(w: World, topic: str, **config: str) -> None:
     path = znodes.topic_config_path(topic)
     await w.zk.ensure_paths([path])
     named = {key.replace("_", "."): text for key, text in config.items()}
-    value((await w.store.write([SetData(path, znodes.encode_config(named))]))[0])
+    value((await w.store.write([SetData(path, cluster_nodes.encode_config(named))]))[0])
 
 
 def leader_and_isr(sent: Iterable[Sent], broker_id: int) -> list[wire.LeaderAndIsrPartitionState]:

@@ -14,7 +14,7 @@ import trio
 from kce import wire
 from kce.controller.events import ControllerEvent, UpdateMetadataAnswered
 from kce.controller.kafka_controller import KafkaController
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, SetData, value
 from tests.controller import requests
@@ -168,13 +168,13 @@ async def data_version(w: World, path: str) -> int:
 
 
 async def reassign_by_znode(w: World, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
-    data = znodes.encode_partition_reassignment({tp: ids(*target) for tp, target in targets.items()})
+    data = cluster_nodes.encode_partition_reassignment({tp: ids(*target) for tp, target in targets.items()})
     value((await w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)]))[0])
     await w.settle()
 
 
 async def elect_by_znode(w: World, *partitions: TopicPartition) -> None:
-    data = znodes.encode_partition_list(partitions)
+    data = cluster_nodes.encode_partition_list(partitions)
     value((await w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)]))[0])
     await w.settle()
 

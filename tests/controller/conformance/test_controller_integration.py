@@ -13,7 +13,7 @@ from kce.controller.events import BrokersChanged, TopicsChanged
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId
 from kce.zookeeper.store import Create, Delete, value
 from tests.controller import requests
@@ -269,7 +269,7 @@ async def feature_node(ibp: str, before: bytes | None) -> tuple[bytes | None, in
 def features(ibp: str, *, enabled: bool, **levels: int) -> bytes:
     """The /feature content that a 3.9 controller with this inter.broker.protocol.version writes."""
     version = 2 if ibp == "3.9" else 1
-    return znodes.encode_feature(version, enabled=enabled, features=levels)
+    return cluster_nodes.encode_feature(version, enabled=enabled, features=levels)
 
 
 since_2_7 = pytest.mark.parametrize("ibp", ["2.7-IV0", "3.9"])

@@ -14,9 +14,9 @@ from kce.controller.context import ReplicaState
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, znodes
-from kce.zookeeper.admin import AdminError
 from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
 from kce.zookeeper.store import Create, Delete, value
+from kce.zookeeper.topic_plans import AdminError
 from tests.broker_stub.support import Node
 from tests.controller import requests
 from tests.controller.conformance.cluster import add_partitions, event_thread_blocked, stop

@@ -14,7 +14,7 @@ from kce import wire
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import MetadataVersion
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import TopicPartition
 from kce.zookeeper.store import Create, SetData, value
 from tests.broker_stub.support import Node
@@ -105,7 +105,7 @@ async def isr_by_the_leader(w: World, tp: TopicPartition, isr: Sequence[int], *,
     node = json.loads(await w.get(path) or b"")
     value((await w.store.write([SetData(path, json.dumps({**node, "isr": list(isr)}).encode())]))[0])
     if notify:
-        notification = znodes.encode_partition_list([tp])
+        notification = cluster_nodes.encode_partition_list([tp])
         value((await w.store.write([Create("/isr_change_notification/isr_change_", notification, sequential=True)]))[0])
     await w.settle()
 

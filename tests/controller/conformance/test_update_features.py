@@ -19,7 +19,7 @@ from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeLis
 from kce.controller.errors import OperationResult
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
-from kce.zookeeper import znodes
+from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import FeatureUpdate, UpgradeType
 from kce.zookeeper.store import Create, value
 from tests.controller import requests
@@ -66,7 +66,7 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """Some features are finalized already."""
     async with world([], features=SUPPORTED) as w, trio.open_nursery() as nursery:
-        node = znodes.encode_feature(2, enabled=True, features=finalized)
+        node = cluster_nodes.encode_feature(2, enabled=True, features=finalized)
         value((await w.store.write([Create(znodes.FEATURE, node)]))[0])
         made = Cluster(w, await w.start_controller(0, supported_features=SUPPORTED))
         await w.start_broker(1)

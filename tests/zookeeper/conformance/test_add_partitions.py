@@ -14,9 +14,9 @@ from kce import wire
 from kce.wire import ErrorCode
 from kce.wire.messages.metadata import MetadataRequestTopic
 from kce.zookeeper import admin, znodes
-from kce.zookeeper.admin import AdminError
 from kce.zookeeper.model import ReplicaAssignment
 from kce.zookeeper.store import Create, value
+from kce.zookeeper.topic_plans import AdminError
 from tests.controller.conformance.bench import ids
 from tests.controller.conformance.served import served_cluster
 from tests.controller.support import World, world

@@ -16,10 +16,10 @@ from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, client_configs, znodes
-from kce.zookeeper.admin import AdminError
 from kce.zookeeper.assignment import RackAwareMode
 from kce.zookeeper.model import ReplicaAssignment
 from kce.zookeeper.store import Create, value
+from kce.zookeeper.topic_plans import AdminError
 from tests.controller.conformance.bench import ids
 from tests.controller.support import World, world
 from tests.zookeeper.conformance.topics import BROKERS, create, placed, refusal

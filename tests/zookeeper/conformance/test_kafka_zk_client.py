@@ -14,7 +14,7 @@ from kce.broker_stub.log import LogConfig
 from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.isr_store import ZkIsrStore
 from kce.wire.metadata_version import LATEST
-from kce.zookeeper import admin, admin_nodes, znodes
+from kce.zookeeper import admin, admin_nodes, cluster_nodes, znodes
 from kce.zookeeper.client import UNFENCED, ChangeHandler
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -412,7 +412,7 @@ async def test_isr_changes_as_they_are_read() -> None:  # rule 1.32
         await ZkIsrStore(f.zk).notify_isr_changes(partitions)
     found = await f.zk.get_notifications(ISR)
     assert list(found) == [f"{ISR_CHANGE}0000000000", f"{ISR_CHANGE}0000000001"]
-    assert [znodes.decode_partition_list(path, data) for path, data in found.items()] == [[T0, T1], [T0]]
+    assert [cluster_nodes.decode_partition_list(path, data) for path, data in found.items()] == [[T0, T1], [T0]]
 
 
 async def deletions_are_fenced(f: Fixture, parent: str, first: str, notify: Callable[[], Awaitable[None]]) -> None:
@@ -450,7 +450,7 @@ async def test_log_dir_events_as_they_are_read() -> None:  # rule 1.33
         await f.zk.propagate_log_dir_event(failed)
     found = await f.zk.get_notifications(LOG_DIR)
     assert list(found) == [f"{LOG_DIR_EVENT}000000000{i}" for i in range(3)]
-    assert [znodes.decode_log_dir_event(data) for data in found.values()] == [3, 3, 4]
+    assert [cluster_nodes.decode_log_dir_event(data) for data in found.values()] == [3, 3, 4]
 
 
 @pytest.mark.kafka("ZKCT-20")
@@ -472,7 +472,9 @@ async def test_reassignments(f: Fixture) -> None:  # rules 1.38, 1.48
     await f.moved(lambda fence: admin_nodes.delete_partition_reassignment(f.zk, fence))
     assert await f.data(znodes.REASSIGN_PARTITIONS) is None
     await admin_nodes.delete_partition_reassignment(f.zk, f.fence)  # nothing there is fine
-    await f.put(znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(wanted))  # as an old tool does it
+    await f.put(
+        znodes.REASSIGN_PARTITIONS, cluster_nodes.encode_partition_reassignment(wanted)
+    )  # as an old tool does it
     assert await admin_nodes.get_partition_reassignment(f.zk) == wanted
 
 
@@ -486,10 +488,10 @@ async def test_whether_partitions_are_being_reassigned(f: Fixture) -> None:
 @pytest.mark.kafka("ZKCT-51")
 async def test_preferred_elections(f: Fixture) -> None:  # rules 1.39, 1.48
     assert await admin_nodes.get_preferred_replica_election(f.zk) == set()
-    await f.put(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_list([T0, U0]))
+    await f.put(znodes.PREFERRED_REPLICA_ELECTION, cluster_nodes.encode_partition_list([T0, U0]))
     assert await admin_nodes.get_preferred_replica_election(f.zk) == {T0, U0}
     with pytest.raises(NodeExists):
-        await f.put(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_list([T0, U0]))
+        await f.put(znodes.PREFERRED_REPLICA_ELECTION, cluster_nodes.encode_partition_list([T0, U0]))
     await f.moved(lambda fence: admin_nodes.delete_preferred_replica_election(f.zk, fence))
     assert await admin_nodes.get_preferred_replica_election(f.zk) == set()
 

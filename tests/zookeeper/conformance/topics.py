@@ -9,7 +9,7 @@ import pytest
 
 from kce.wire import ErrorCode
 from kce.zookeeper import admin
-from kce.zookeeper.admin import AdminError
+from kce.zookeeper.topic_plans import AdminError
 from tests.controller.support import World
 
 BROKERS = [0, 1, 2, 3]

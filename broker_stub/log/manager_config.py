@@ -1,0 +1,43 @@
+"""The configuration of ``LogManager``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kce.wire.configuration import Properties
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerConfig:
+    """Each setting has Kafka's name, with underscores."""
+
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_enable: bool
+    log_initial_task_delay_ms: int
+    log_retention_check_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> LogManagerConfig:
+        """Raises ConfigError."""
+        read = Properties(properties)
+        return cls(
+            log_cleaner_backoff_ms=read.integer("log.cleaner.backoff.ms"),
+            log_cleaner_dedupe_buffer_size=read.integer("log.cleaner.dedupe.buffer.size"),
+            log_cleaner_enable=read.boolean("log.cleaner.enable"),
+            log_initial_task_delay_ms=read.integer("log.initial.task.delay.ms"),
+            log_retention_check_interval_ms=read.integer("log.retention.check.interval.ms"),
+            log_flush_scheduler_interval_ms=read.integer("log.flush.scheduler.interval.ms"),
+            log_flush_offset_checkpoint_interval_ms=read.integer("log.flush.offset.checkpoint.interval.ms"),
+            log_flush_start_offset_checkpoint_interval_ms=read.integer("log.flush.start.offset.checkpoint.interval.ms"),
+            replica_high_watermark_checkpoint_interval_ms=read.integer("replica.high.watermark.checkpoint.interval.ms"),
+            producer_id_expiration_ms=read.integer("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms=read.integer("producer.id.expiration.check.interval.ms"),
+        )

@@ -1,0 +1,153 @@
+"""What makes a topic valid, and where the replicas of new partitions go (rules 10.4-10.5, 10.13-10.15). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from random import Random
+from typing import Final
+
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import topic_name_problem
+from kce.zookeeper.assignment import InvalidPartitions, InvalidReplicationFactor, assign_replicas
+from kce.zookeeper.model import TopicAssignment
+
+#: Kafka's validation of the numbers of partitions overflows above it, and refuses the topic
+MAX_PARTITIONS: Final = 46_341
+_MAX_BROKER_ID: Final = 2**31 - 1
+_PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
+    InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
+    InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+}
+
+
+class AdminError(Exception):
+    """An invalid operation. The text names the topic, the problem and valid values; ``code`` is for a response."""
+
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def check_takes_replicas(topic: str, assignment: Mapping[int, Sequence[int]], controllers: Collection[int]) -> None:
+    """Raises AdminError for a replica on one of ``controllers``, which take none."""
+    chosen = sorted({broker for replicas in assignment.values() for broker in replicas} & set(controllers))
+    if chosen:
+        raise AdminError(
+            f"topic {topic}: nodes {chosen} are controllers only and take no replicas",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
+
+
+def place(
+    topic: str,
+    brokers: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    *,
+    fixed_start: int = -1,
+    start_partition: int = -1,
+    random: Random,
+) -> dict[int, tuple[int, ...]]:
+    """``assign_replicas`` for a topic; above `MAX_PARTITIONS`, only for one more, which `check_assignment` refuses.
+
+    Raises AdminError."""
+    try:
+        return assign_replicas(
+            brokers, min(partitions, MAX_PARTITIONS + 1), replication_factor,
+            fixed_start=fixed_start, start_partition=start_partition, random=random,
+        )  # fmt: skip
+    except ValueError as e:
+        code = _PLACEMENT_ERRORS.get(type(e), ErrorCode.UNKNOWN_SERVER_ERROR)
+        raise AdminError(str(e), code) from None
+
+
+def metric_name(topic: str) -> str:
+    """Topics whose names differ only in dots and underscores have the same metrics."""
+    return topic.replace(".", "_")
+
+
+def check_topic_name(topic: str) -> None:
+    """Raises AdminError."""
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise AdminError(f"Topic name is invalid: {problem}", ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+    """Rule 10.5. Raises AdminError."""
+    problem = None
+    sizes = {len(replicas) for replicas in assignment.values()}
+    if len(assignment) > MAX_PARTITIONS:
+        problem = f"at most {MAX_PARTITIONS} partitions are possible"
+    elif sorted(assignment) != list(range(len(assignment))) or not assignment:
+        problem = f"partitions must be numbered from 0 without gaps, not {sorted(assignment)}"
+    elif len(sizes) > 1 or 0 in sizes:
+        problem = "every partition needs the same number of replicas, at least one"
+    else:
+        for partition, replicas in assignment.items():
+            if len(set(replicas)) < len(replicas):
+                problem = f"partition {partition} has duplicate replicas: {list(replicas)}"
+            elif any(replica > _MAX_BROKER_ID for replica in replicas):
+                problem = f"partition {partition} has replicas that are not broker ids: {list(replicas)}"
+    if problem is not None:
+        raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+
+
+def planned_partitions(
+    topic: str,
+    found: TopicAssignment | None,
+    brokers: Mapping[int, str | None],
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+    *,
+    random: Random,
+) -> tuple[TopicAssignment, dict[int, tuple[int, ...]]]:
+    """``admin.plan_partitions`` of what was ``found``, on these ``brokers`` with their racks. Raises AdminError."""
+    known = {} if found is None else found.partitions
+    if any(replicas.is_being_reassigned for replicas in known.values()):
+        raise AdminError(f"partitions of topic {topic} are being reassigned", ErrorCode.REASSIGNMENT_IN_PROGRESS)
+    if found is None or not known:
+        raise AdminError(f"The topic '{topic}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if count == len(known):
+        raise AdminError(f"Topic already has {count} partitions.", ErrorCode.INVALID_PARTITIONS)
+    if count < len(known):
+        raise AdminError(
+            f"Topic currently has {len(known)} partitions, which is higher than the requested {count}.",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    if count > MAX_PARTITIONS:
+        raise AdminError(
+            f"topic {topic}: at most {MAX_PARTITIONS} partitions are possible, not {count}",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    if 0 not in known:
+        raise AdminError(f"topic {topic} has no partition 0, which determines the replication factor")
+    first = known[0].replicas
+    if assignments is None:
+        start = next((i for i, broker in enumerate(brokers) if first and broker >= first[0]), 0)
+        added = place(
+            topic, brokers, count - len(known), len(first),
+            fixed_start=start, start_partition=len(known), random=random,
+        )  # fmt: skip
+    else:
+        _check_added(topic, assignments, count - len(known), len(first), brokers)
+        added = {len(known) + i: tuple(replicas) for i, replicas in enumerate(assignments)}
+    return found, added
+
+
+def _check_added(
+    topic: str, assignments: Sequence[Sequence[int]], wanted: int, replication_factor: int, brokers: Iterable[int]
+) -> None:
+    """Rule 10.14. Raises AdminError."""
+    unknown = sorted({replica for replicas in assignments for replica in replicas} - set(brokers))
+    if unknown:
+        problem = f"brokers {unknown} are not registered"
+    elif len(assignments) != wanted:
+        problem = f"{wanted} new partitions need as many assignments, not {len(assignments)}"
+    elif any(not replicas or len(set(replicas)) < len(replicas) for replicas in assignments):
+        problem = "every partition needs replicas on different brokers"
+    elif any(len(replicas) != replication_factor for replicas in assignments):
+        problem = f"every partition needs {replication_factor} replicas, as many as partition 0"
+    else:
+        return
+    raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
