@@ -37,11 +37,11 @@ class Area:
 AREAS = {
     area.module: area
     for area in (
-        Area("broker", ("--seconds", "0.8"), "The planes: control requests beside data, and requests a second"),
+        Area("broker", ("--seconds", "0.6"), "The planes: control requests beside data, and requests a second"),
         Area("groups", ("--repeats", "2"), "Groups, transactions and secured connections"),
         Area(
             "records",
-            ("--repeats", "2", "--seconds", "1.2"),
+            ("--repeats", "2", "--seconds", "1"),
             "Records: produced, consumed and acknowledged by librdkafka",
         ),
         Area(

@@ -81,7 +81,7 @@ NODE = 100
 BROKERS, MANY_BROKERS = range(10), range(30)
 PER_TOPIC = 100
 #: a step is over when everything expected was sent, and then nothing more for so long
-QUIET_S = {1000: 1.0, 10_000: 1.5, 100_000: 3.0}
+QUIET_S = {1000: 1.0, 10_000: 1.5, 100_000: 2.0}
 #: the least bytes of a partition in UpdateMetadata
 STATE_BYTES = 40
 

@@ -3,8 +3,8 @@
     python -m benchmarks.partitions [--partitions 100000] [--restarted 10000] [--repeats 3] [--only memory restart]
 
     memory/partition/idle      bytes of a process for each partition that it leads, replication 3, without records
-    memory/partition/written   with a record in each, on disk
-    memory/partition/restarted with a record in each, loaded from disk
+    memory/partition/written   with a record in each, in files
+    memory/partition/restarted with a record in each, loaded from files
     restart/N                  seconds until a broker leads its N partitions again, after a clean shutdown
     restart/N/killed           after kill -9, and the expiry of its session
 
@@ -56,6 +56,8 @@ JVM: Final = ("-Xmx700m",)
 TOPIC: Final = "t"
 LIMIT_S: Final = 600.0
 MEMORY: Final = ("idle", "written", "restarted")
+#: hundreds of thousands of files are soon made and synced there; a process takes as much for a file on any disk
+MEMORY_DISK: Final = Path("/dev/shm")
 
 
 def leading(topic: int) -> wire.LeaderAndIsrRequest:
@@ -111,7 +113,7 @@ def memory(folder: str, partitions: int, kind: str, traced: int) -> float:
 def measure_memory(args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for _ in range(args.repeats):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as folder:
             for kind in args.kinds:
                 place = Path(folder) / ("idle" if kind == "idle" else "disk")
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
