@@ -46,7 +46,7 @@ AREAS = {
         ),
         Area(
             "partitions",
-            ("--partitions", "50000", "--repeats", "1"),
+            ("--partitions", "100000", "--repeats", "1"),
             "Many hosted partitions: memory, and restarts",
         ),
         Area(

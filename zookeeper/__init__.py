@@ -2,8 +2,8 @@
 
 store/         the port; kazoo and the in-memory ZooKeeper behind it
 client         watches and fenced writes
-znodes         paths and JSON: pure                         model        ids, epochs, frozen values
+znodes  cluster_nodes  paths and JSON: pure                 model        ids, epochs, frozen values
 registration  kafka_zk_client  admin_nodes  security_nodes  Kafka's znodes as typed operations
-admin          administration of topics                     assignment   replica placement: pure
+admin          administration of topics                     topic_plans  assignment  valid topics, replica placement: pure
 client_config  the zookeeper.* settings
 """
