@@ -18,6 +18,7 @@ import argparse
 import gc
 import multiprocessing
 import os
+import shutil
 import tempfile
 import time
 import tracemalloc
@@ -58,6 +59,8 @@ LIMIT_S: Final = 600.0
 MEMORY: Final = ("idle", "written", "restarted")
 #: hundreds of thousands of files are soon made and synced there; a process takes as much for a file on any disk
 MEMORY_DISK: Final = Path("/dev/shm")
+#: more than the files of a partition take there
+FILES_BYTES: Final = 40_000
 
 
 def leading(topic: int) -> wire.LeaderAndIsrRequest:
@@ -110,10 +113,16 @@ def memory(folder: str, partitions: int, kind: str, traced: int) -> float:
     return trio.run(_memory, folder, partitions, kind, traced)
 
 
+def memory_disk(partitions: int) -> Path | None:
+    """It, if it has room for the files of so many partitions: that of a container is often small."""
+    has_room = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > partitions * FILES_BYTES
+    return MEMORY_DISK if has_room else None
+
+
 def measure_memory(args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for _ in range(args.repeats):
-        with tempfile.TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as folder:
+        with tempfile.TemporaryDirectory(dir=memory_disk(args.partitions)) as folder:
             for kind in args.kinds:
                 place = Path(folder) / ("idle" if kind == "idle" else "disk")
                 with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -1,4 +1,6 @@
-"""Paths and JSON of Kafka's znodes (rules of section 1). Pure.
+"""Paths of Kafka's znodes, and the JSON of the controller, brokers and topics (rules of section 1). Pure.
+
+The JSON of all others is in ``cluster_nodes``.
 
 Encoders write what Kafka 3.9 writes. Decoders read what any Kafka has written, and ignore unknown keys (1.1). For any
 other content they raise ``BadZNode``, and nothing else: what they return can be encoded in Kafka's messages.

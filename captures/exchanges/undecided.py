@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from kce.captures.exchanges.framing import ID_BYTES, Finder, Frame, Framer
+from kce.captures.exchanges.framing import ID_BYTES, Frame, Framer
 from kce.captures.exchanges.recognise import (
     MAX_FRAME_BYTES,
     InFlight,
@@ -94,7 +94,7 @@ class Undecided:
         if client is None and sum(self._server_ports) == 1:
             client = self._server_ports.index(False)
         if self._candidates is None:
-            self._candidates = (_searching(_find_first), _searching(_find_first))
+            self._candidates = (_searching(), _searching())
             new = list(self.events)
         else:
             new = [event]
@@ -167,6 +167,6 @@ def _find_first(buffer: bytes, begin: int, borders: Collection[int], final: bool
     return find_request(buffer, begin, borders, None, final=final)
 
 
-def _searching(find: Finder) -> Framer:
+def _searching() -> Framer:
     """A framer that only searches for the first frame."""
-    return Framer(find, lambda _head, _length: False, lost=True)
+    return Framer(_find_first, lambda _head, _length: False, lost=True)
