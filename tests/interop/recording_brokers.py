@@ -1,4 +1,8 @@
-"""Brokers that record what a controller sends them, and agree to everything but what they are told to refuse."""
+"""Brokers that record what a controller sends them, and agree to everything but what they are told to refuse.
+
+Their ports are the system's choice, so a client that looks for a broker of an earlier test may find one of these:
+connections of anyone but the controller are closed.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,13 @@ class Recorded:
 
 @dataclass(slots=True)
 class RecordingBroker:
-    """One broker: a control listener, at which it answers at once. Its DATA endpoint is a number that nobody uses."""
+    """One broker: a control listener, at which it answers at once. Its DATA endpoint is a number that nobody uses.
+
+    ``controller``: the id of the node that may send it requests.
+    """
 
     id: int
+    controller: int
     control_port: int = 0
     data_port: int = 0
     rack: str | None = None
@@ -54,12 +62,14 @@ class RecordingBroker:
                 async for data in stream:
                     buffer.receive_data(data)
                     while (request := buffer.next_frame()) is not None:
-                        await stream.send_all(frame(self._answer(request)))
+                        header, message = wire.decode_request(request)
+                        if header.client_id != str(self.controller):  # rule 8.29
+                            return
+                        await stream.send_all(frame(self._answer(header, message)))
             except trio.BrokenResourceError:
                 return
 
-    def _answer(self, request: bytes) -> bytes:
-        header, message = wire.decode_request(request)
+    def _answer(self, header: wire.Header, message: wire.Message) -> bytes:
         self.received.append(Recorded(header, message))
         match message:
             case wire.LeaderAndIsrRequest():

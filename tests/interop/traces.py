@@ -46,7 +46,7 @@ async def trace(
         connected_store(zookeeper, None, session_timeout_ms=SESSION_TIMEOUT_MS) as store,
     ):
         await _up(store)
-        brokers = {i: RecordingBroker(i, rack="ab"[i % 2]) for i in BROKERS}
+        brokers = {i: RecordingBroker(i, NODE, rack="ab"[i % 2]) for i in BROKERS}
         async with trio.open_nursery() as nursery:
             for broker in brokers.values():
                 await nursery.start(broker.serve)
