@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import BrokerModified, LeaderAndIsrAnswered, UpdateMetadataAnswered
@@ -71,11 +71,11 @@ class Brokers:
         others = context.live_or_shutting_down_broker_ids - set(brokers)
         runtime.send_update_metadata(others)
         runtime.send_update_metadata(brokers, context.partitions_with_leaders)
-        replicas = context.replicas_on_brokers(brokers)
-        await runtime.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+        partitions = context.partitions_by_broker(brokers)
+        await runtime.replicas.move(partitions, ReplicaState.ONLINE)
         await runtime.partitions.trigger_online()
         await self._reassignment.resume_on(brokers)
-        await self._deletion.resume({r.topic_partition.topic for r in replicas})
+        await self._deletion.resume({tp.topic for of_broker in partitions.values() for tp in of_broker})
         await self.watch(brokers)
 
     async def watch(self, brokers: Iterable[BrokerId]) -> None:
@@ -104,7 +104,7 @@ class Brokers:
         for broker in brokers:
             self._context.replicas_on_offline_dirs.pop(broker, None)
         self._context.shutting_down -= set(brokers)
-        await self.replicas_offline(self._context.replicas_on_brokers(brokers))
+        await self.replicas_offline(self._context.partitions_by_broker(brokers))
         self.unwatch(brokers)
 
     async def modified(self, broker_id: BrokerId) -> None:
@@ -125,15 +125,17 @@ class Brokers:
 
     # replicas
 
-    async def replicas_offline(self, replicas: Iterable[PartitionReplica]) -> None:
-        """Rule 11.57."""
+    async def replicas_offline(self, offline: Mapping[BrokerId, Sequence[TopicPartition]]) -> None:
+        """Rule 11.57. ``offline``: the partitions of each broker, at least one."""
         runtime, context = self._runtime, self._context
-        offline = list(replicas)
-        deleting = [r for r in offline if context.is_queued_for_deletion(r.topic_partition.topic)]
-        kept = [r for r in offline if not context.is_queued_for_deletion(r.topic_partition.topic)]
+        kept, deleting, deleted = offline, list[PartitionReplica](), context.topics_to_delete
+        if deleted:
+            deleting = [PartitionReplica(tp, b) for b, some in offline.items() for tp in some if tp.topic in deleted]
+            without = {b: [tp for tp in some if tp.topic not in deleted] for b, some in offline.items()}
+            kept = {broker: partitions for broker, partitions in without.items() if partitions}
         await runtime.partitions.handle_state_changes(context.partitions_with_offline_leader, PartitionState.OFFLINE)
         elections = await runtime.partitions.trigger_online()
-        await runtime.replicas.handle_state_changes(kept, ReplicaState.OFFLINE)
+        await runtime.replicas.move(kept, ReplicaState.OFFLINE)
         await self._deletion.fail_replicas(deleting)
         if not kept and not any(isinstance(result, LeaderAndIsr) for result in elections.values()):
             runtime.send_update_metadata_to_all()
@@ -144,9 +146,7 @@ class Brokers:
         found = await runtime.zk.get_notifications(znodes.LOG_DIR_EVENT_NOTIFICATION)
         try:
             brokers = {b for data in found.values() if (b := cluster_nodes.decode_log_dir_event(data)) is not None}
-            await runtime.replicas.handle_state_changes(
-                self._context.replicas_on_brokers(sorted(brokers)), ReplicaState.ONLINE
-            )
+            await runtime.replicas.move(self._context.partitions_by_broker(sorted(brokers)), ReplicaState.ONLINE)
         finally:
             await runtime.zk.delete_notifications(found, self._context.epoch_zk_version)
 
@@ -174,7 +174,7 @@ class Brokers:
         newly_offline = offline - before
         if newly_offline:
             log.info("broker %d has offline log directories under %s", broker, sorted(newly_offline))
-            await self.replicas_offline([PartitionReplica(tp, broker) for tp in sorted(newly_offline)])
+            await self.replicas_offline({broker: sorted(newly_offline)})
 
     async def update_metadata_answered(self, event: UpdateMetadataAnswered) -> None:
         if event.response.error_code != ErrorCode.NONE:

@@ -157,8 +157,7 @@ class ControllerContext:
         return self.assignment(tp).replicas
 
     def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        known = self.leadership.get(tp)
-        if known is not None and tp.topic not in self.topics_to_delete:
+        if (known := self.leadership.get(tp)) is not None and tp.topic not in self.topics_to_delete:
             before = self.assignment(tp)
             self.preferred_replica_imbalance_count += _is_imbalanced(assignment, known) - _is_imbalanced(before, known)
         self.assignments[tp] = assignment
@@ -180,7 +179,7 @@ class ControllerContext:
         assignments = self.assignments
         if _are_same(partitions, assignments):
             return assignments.values()
-        return [assignments.get(tp, NO_ASSIGNMENT) for tp in partitions]
+        return list(map(assignments.get, partitions, itertools.repeat(NO_ASSIGNMENT)))
 
     def leadership_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
         """Of those that have one."""
@@ -224,9 +223,10 @@ class ControllerContext:
     def partitions_on_broker(self, broker: BrokerId) -> list[TopicPartition]:
         return [tp for tp, assignment in self.assignments.items() if broker in assignment.replicas]
 
-    def replicas_on_brokers(self, brokers: Iterable[BrokerId]) -> list[PartitionReplica]:
-        wanted = set(brokers)
-        return [PartitionReplica(tp, r) for tp, a in self.assignments.items() for r in a.replicas if r in wanted]
+    def partitions_by_broker(self, brokers: Iterable[BrokerId]) -> dict[BrokerId, list[TopicPartition]]:
+        """Partitions with a replica on each of these brokers that has any."""
+        found = {broker: self.partitions_on_broker(broker) for broker in brokers}
+        return {broker: partitions for broker, partitions in found.items() if partitions}
 
     def replicas_of_partitions(self, partitions: Iterable[TopicPartition]) -> list[PartitionReplica]:
         return [PartitionReplica(tp, r) for tp in partitions for r in self.replicas(tp)]
@@ -298,8 +298,11 @@ class ControllerContext:
         """``put_leadership`` of each; ``are_new``: none has one yet."""
         leadership, deleted = self.leadership, self.topics_to_delete
         counted = {tp: known for tp, known in found.items() if tp.topic not in deleted} if deleted else found
-        before = {} if are_new else {tp: leadership[tp] for tp in counted.keys() & leadership.keys()}
-        self.preferred_replica_imbalance_count += self._imbalance(counted) - self._imbalance(before)
+        assignments = self.assignments_of(counted)
+        self.preferred_replica_imbalance_count += sum(map(_is_imbalanced, assignments, counted.values()))
+        if not are_new:
+            before = map(leadership.get, counted)
+            self.preferred_replica_imbalance_count -= sum(map(_is_imbalanced, assignments, before))
         leadership.update(found)
 
     def _imbalance(self, known: Mapping[TopicPartition, Leadership]) -> int:
@@ -457,10 +460,10 @@ def _are_same(some: Mapping[TopicPartition, object], others: Mapping[TopicPartit
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
-def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:
+def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership | None) -> bool:
     """Whether the preferred replica does not lead (rule 5.21). One that is being added counts once it is in the ISR."""
     replicas, adding = assignment.replicas, assignment.adding
-    if not replicas:
+    if known is None or not replicas:
         return False
     if adding and replicas[0] in adding:
         return replicas[0] in known.leader_and_isr.isr

@@ -136,36 +136,36 @@ class PartitionStateMachine:
         self, partitions: Sequence[TopicPartition], target: PartitionState, strategy: Strategy | None
     ) -> Results:
         todo: dict[PartitionAction, list[TopicPartition]] = {action: [] for action in PartitionAction}
+        actions, state_of = TRANSITIONS[target], self._context.partition_state
         for tp in partitions:
-            current = self._context.partition_state(tp)
-            action = TRANSITIONS[target].get(current)
+            current = state_of(tp)
+            action = actions.get(current)
             if action is None:
                 log.error("invalid transition of partition %s from %s to %s", tp, current.name, target.name)
             else:
                 todo[action].append(tp)
-        for tp in (*todo[PartitionAction.NOTHING], *await self._initialize(todo[PartitionAction.INITIALIZE])):
-            self._put(tp, target)
+        self._put([*todo[PartitionAction.NOTHING], *await self._initialize(todo[PartitionAction.INITIALIZE])], target)
         if not todo[PartitionAction.ELECT]:
             return {}
         if strategy is None:
             raise ValueError("an election needs a strategy")  # rule 6.5
         results = await self._elect(todo[PartitionAction.ELECT], strategy)
         for tp, result in results.items():
-            if isinstance(result, LeaderAndIsr):
-                self._put(tp, target)
-            else:
-                log.warning("partition %s stays %s: %s", tp, self._context.partition_state(tp).name, result)
+            if not isinstance(result, LeaderAndIsr):
+                log.warning("partition %s stays %s: %s", tp, state_of(tp).name, result)
+        self._put([tp for tp, result in results.items() if isinstance(result, LeaderAndIsr)], target)
         return results
 
-    def _put(self, tp: TopicPartition, target: PartitionState) -> None:
+    def _put(self, partitions: Sequence[TopicPartition], target: PartitionState) -> None:
         if state_change_log.isEnabledFor(logging.INFO):
-            before, leadership = self._context.partition_state(tp), self._context.leadership.get(tp)
-            state = "" if leadership is None else f" with {leadership.leader_and_isr}"
-            state_change_log.info(
-                "[Controller epoch=%d] Changed partition %s from %s to %s%s",
-                self._context.epoch, tp, before.name, target.name, state,
-            )  # fmt: skip
-        self._context.put_partition_state(tp, target)
+            for tp in partitions:
+                before, leadership = self._context.partition_state(tp), self._context.leadership.get(tp)
+                state = "" if leadership is None else f" with {leadership.leader_and_isr}"
+                state_change_log.info(
+                    "[Controller epoch=%d] Changed partition %s from %s to %s%s",
+                    self._context.epoch, tp, before.name, target.name, state,
+                )  # fmt: skip
+        self._context.put_partition_states(dict.fromkeys(partitions, target))
 
     # INITIALIZE
 
@@ -313,11 +313,17 @@ class PartitionStateMachine:
 
     async def _unclean_allowed(self, current: dict[TopicPartition, LeaderAndIsr]) -> dict[str, bool | Exception]:
         """The setting of each topic that has a partition without online ISR member (7.3, 7.4)."""
-        topics = {
-            tp.topic
-            for tp, state in current.items()
-            if not any(self._context.is_replica_online(r, tp) for r in state.isr)
-        }
+        is_online = self._context.is_replica_online
+
+        def is_lost(tp: TopicPartition, state: LeaderAndIsr) -> bool:
+            return not any(is_online(replica, tp) for replica in state.isr)
+
+        if self._context.replicas_on_offline_dirs:
+            topics = {tp.topic for tp, state in current.items() if is_lost(tp, state)}
+        else:  # partitions with one state are lost or not together
+            kinds = {id(state): (tp, state) for tp, state in current.items()}
+            lost = {number for number, (tp, state) in kinds.items() if is_lost(tp, state)}
+            topics = {tp.topic for tp, state in current.items() if id(state) in lost} if lost else set()
         if not topics:
             return {}
         default = self._unclean_by_default()

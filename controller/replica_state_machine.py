@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -87,8 +87,8 @@ class ReplicaStateMachine:
         context = self._context
         if context.replicas_on_offline_dirs:
             online, offline = context.replicas_by_broker(context.assignments)
-            await self._handle(online, ReplicaState.ONLINE)
-            await self._handle(offline, ReplicaState.OFFLINE)
+            await self.move(online, ReplicaState.ONLINE)
+            await self.move(offline, ReplicaState.OFFLINE)
             return
         with self._one_batch(ReplicaState.ONLINE):  # every transition is RESUME
             # partitions with equal replicas have the same that are online
@@ -97,7 +97,7 @@ class ReplicaStateMachine:
                 for broker, partitions in context.replicas_by_broker(context.assignments)[0].items():
                     self._log_changes(broker, partitions, ReplicaState.ONLINE)
         if context.has_replicas_offline():
-            await self._handle(context.replicas_by_broker(context.assignments)[1], ReplicaState.OFFLINE)
+            await self.move(context.replicas_by_broker(context.assignments)[1], ReplicaState.OFFLINE)
 
     async def handle_state_changes(self, replicas: Iterable[PartitionReplica], target: ReplicaState) -> None:
         """Move replicas to ``target`` in one batch (rule 6.21).
@@ -107,9 +107,10 @@ class ReplicaStateMachine:
         by_broker: dict[BrokerId, list[TopicPartition]] = {}
         for tp, broker in replicas:
             by_broker.setdefault(broker, []).append(tp)
-        await self._handle(by_broker, target)
+        await self.move(by_broker, target)
 
-    async def _handle(self, by_broker: Mapping[BrokerId, Sequence[TopicPartition]], target: ReplicaState) -> None:
+    async def move(self, by_broker: Mapping[BrokerId, Sequence[TopicPartition]], target: ReplicaState) -> None:
+        """``handle_state_changes`` of replicas by broker."""
         if not by_broker:
             return
         with self._one_batch(target):
@@ -210,10 +211,11 @@ class ReplicaStateMachine:
         if broker in self._context.broker_epochs:  # another is sent nothing (8.13)
             for tp in partitions:  # rule 6.25: with the leader epoch before the ISR changes
                 self._batch.add_stop_replica([broker], tp, delete=False)
-        with_leadership = [tp for tp in partitions if tp in self._context.leadership]
-        without_leadership = [tp for tp in partitions if tp not in self._context.leadership]
-        removed = await self._remove_from_isr(broker, with_leadership)
-        told = [tp for tp in removed if not self._context.is_queued_for_deletion(tp.topic)]
+        known = self._context.leadership_of(partitions)
+        without_leadership = [tp for tp in partitions if tp not in known] if len(known) < len(partitions) else []
+        removed = await self._remove_from_isr(broker, known)
+        deleted = self._context.topics_to_delete
+        told = {tp: known for tp, known in removed.items() if tp.topic not in deleted} if deleted else removed
         self._batch.add_all_leader_and_isr(told, lambda tp, rs: tuple(r for r in rs if r != broker))  # rule 6.26
         if without_leadership:  # rule 6.27
             everyone = self._context.live_or_shutting_down_broker_ids
@@ -221,15 +223,12 @@ class ReplicaStateMachine:
         return [*removed, *without_leadership]
 
     async def _remove_from_isr(
-        self, broker: BrokerId, partitions: Sequence[TopicPartition]
+        self, broker: BrokerId, partitions: Mapping[TopicPartition, Leadership]
     ) -> dict[TopicPartition, Leadership]:
         """Remove the replica from ISRs in ZooKeeper (rules 6.28-6.30). Failed partitions are logged and left out."""
         done: dict[TopicPartition, Leadership] = {}
-        cached = {
-            tp: known
-            for tp, known in self._context.leadership_of(partitions).items()
-            if broker in known.leader_and_isr.isr and known.controller_epoch <= self._context.epoch
-        }
+        epoch = self._context.epoch
+        cached = {tp: known for tp, known in partitions.items() if broker in known[0][1] and known[1] <= epoch}
         remaining = await self._remove_from_isr_once(broker, partitions, cached, done)
         while remaining:
             remaining = await self._remove_from_isr_once(broker, remaining, {}, done)
@@ -238,7 +237,7 @@ class ReplicaStateMachine:
     async def _remove_from_isr_once(
         self,
         broker: BrokerId,
-        partitions: Sequence[TopicPartition],
+        partitions: Collection[TopicPartition],
         cached: Mapping[TopicPartition, Leadership],
         done: dict[TopicPartition, Leadership],
     ) -> list[TopicPartition]:
@@ -247,15 +246,18 @@ class ReplicaStateMachine:
         shrunk: dict[TopicPartition, LeaderAndIsr] = {}
         unchanged: dict[TopicPartition, LeaderAndIsr] = {}
         alike: dict[int, LeaderAndIsr] = {}  # of equal states, which are one object
-        unread = [tp for tp in partitions if tp not in cached]
-        read: Mapping[TopicPartition, Leadership | StoreError | None] = {}
-        try:
-            read = await self._zk.get_partition_states(unread) if unread else {}
-        except StoreError as e:
-            read = dict.fromkeys(unread, e)
-        for tp in partitions:
-            known = cached[tp] if tp in cached else read[tp]
-            if known is None or isinstance(known, NoNode):
+        found: Mapping[TopicPartition, Leadership | StoreError | None] = cached
+        if len(cached) < len(partitions):
+            unread = [tp for tp in partitions if tp not in cached]
+            try:
+                read = await self._zk.get_partition_states(unread)
+            except StoreError as e:
+                read = dict.fromkeys(unread, e)
+            found = {tp: cached[tp] if tp in cached else read[tp] for tp in partitions}
+        for tp, known in found.items():
+            if (after := alike.get(id(known))) is not None:
+                shrunk[tp] = after
+            elif known is None or isinstance(known, NoNode):
                 if not context.is_queued_for_deletion(tp.topic):
                     self._failed(broker, tp, StateChangeFailed(f"{tp} has no leader and ISR in ZooKeeper"))
             elif isinstance(known, StoreError):
@@ -266,12 +268,10 @@ class ReplicaStateMachine:
                 )
             elif broker in known.leader_and_isr.isr:
                 state = known.leader_and_isr
-                if id(known) not in alike:
-                    leader = NO_LEADER if state.leader == broker else state.leader
-                    # the last member stays in the ISR, even dead (7.18)
-                    isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
-                    alike[id(known)] = state.new_leader_and_isr(leader, isr)
-                shrunk[tp] = alike[id(known)]
+                leader = NO_LEADER if state.leader == broker else state.leader
+                # the last member stays in the ISR, even dead (7.18)
+                isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
+                shrunk[tp] = alike[id(known)] = state.new_leader_and_isr(leader, isr)
             else:
                 unchanged[tp] = known.leader_and_isr
         written = await update_leader_and_isr(self._zk, shrunk, context.epoch, context.epoch_zk_version)

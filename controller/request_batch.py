@@ -165,11 +165,14 @@ class ControllerRequestBatch:
             return
         if self._known:
             self._settle_known()
-        self._known.add(self._context, partitions, recipients)
+        added, _ = self._known.add(self._context, partitions, recipients)
         if self._leader_and_isr:
             self._settle_known()
         self._add_metadata_for_all()
-        self.add_update_metadata((), partitions)
+        if len(added) == len(partitions):
+            self._update_metadata.put_all(added)
+        else:  # some have no recipient
+            self.add_update_metadata((), partitions)
 
     def _settle_known(self) -> None:
         """Something else may be added for the same partitions."""

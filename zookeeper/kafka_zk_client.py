@@ -259,9 +259,14 @@ class KafkaZkClient(RegistrationClient):
         except StoreError as e:
             result.failed.update(dict.fromkeys(states, e))
             return result
+        updated: dict[tuple[int, int], LeaderAndIsr] = {}  # of states that are one object, by version
         for (tp, state), answer in zip(states.items(), answers, strict=True):
             if isinstance(answer, Stat):
-                result.updated[tp] = state.with_partition_epoch(answer.version)
+                kind = id(state), answer.version
+                after = updated.get(kind)
+                if after is None:
+                    after = updated[kind] = state.with_partition_epoch(answer.version)
+                result.updated[tp] = after
             elif isinstance(answer, BadVersion):
                 result.retry.append(tp)
             else:

@@ -15,7 +15,6 @@ from kce.zookeeper.model import (
     ControllerEpoch,
     LeaderAndIsr,
     Leadership,
-    PartitionReplica,
     ReplicaAssignment,
     TopicPartition,
 )
@@ -132,8 +131,7 @@ def test_offline_dirs_part_partitions_with_the_same_replicas(context: Controller
 
 def test_replicas_of_brokers(context: ControllerContext) -> None:
     assert context.partitions_on_broker(BrokerId(1)) == [T0, U0]
-    found = context.replicas_on_brokers(ids(1, 3))
-    assert found == [PartitionReplica(tp, BrokerId(b)) for tp, b in ((T0, 1), (T1, 3), (U0, 1))]
+    assert context.partitions_by_broker(ids(1, 3, 9)) == {1: [T0, U0], 3: [T1]}
 
 
 def test_leaders_and_those_that_are_offline(context: ControllerContext) -> None:  # rules 5.14, 5.15
