@@ -181,3 +181,23 @@ async def test_alike_partitions_differ_in_their_log_directories(autojump_clock: 
             [first, second], PartitionState.ONLINE, Strategy.OFFLINE
         )
         assert [getattr(results[tp], "leader", None) for tp in (first, second)] == [1, 2]
+
+
+async def test_one_of_alike_partitions_is_elected_uncleanly(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 5.11, 7.3
+    lost, kept = TopicPartition("t", 0), TopicPartition("t", 1)
+    async with world([1, 2]) as w:
+        runtime = await bench(w, {0: [1, 2], 1: [1, 2]})
+        for tp in (lost, kept):
+            runtime.context.set_assignment(tp, runtime.context.assignment(lost))
+            await stored(w, runtime, tp, leadership(1, [1]))
+            runtime.context.put_partition_state(tp, PartitionState.OFFLINE)
+        runtime.context.replicas_on_offline_dirs[BrokerId(1)] = {lost}
+
+        async def allowed(topics: Iterable[str]) -> dict[str, dict[str, str]]:
+            return dict.fromkeys(topics, {"unclean.leader.election.enable": "true"})
+
+        monkeypatch.setattr(runtime.zk, "get_topic_configs", allowed)
+        results = await runtime.partitions.handle_state_changes([lost, kept], PartitionState.ONLINE, Strategy.OFFLINE)
+        assert [getattr(results[tp], "leader", None) for tp in (lost, kept)] == [2, 1]
