@@ -196,7 +196,7 @@ async def test_one_of_alike_partitions_is_elected_uncleanly(
         runtime.context.replicas_on_offline_dirs[BrokerId(1)] = {lost}
 
         async def allowed(topics: Iterable[str]) -> dict[str, dict[str, str]]:
-            return dict.fromkeys(topics, {"unclean.leader.election.enable": "true"})
+            return {topic: {"unclean.leader.election.enable": "true"} for topic in topics}
 
         monkeypatch.setattr(runtime.zk, "get_topic_configs", allowed)
         results = await runtime.partitions.handle_state_changes([lost, kept], PartitionState.ONLINE, Strategy.OFFLINE)
