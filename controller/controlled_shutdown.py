@@ -8,7 +8,7 @@ from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.errors import BrokerNotAvailable, StaleBrokerEpoch
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
-from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
+from kce.zookeeper.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ async def shut_down_broker(runtime: ControllerRuntime, broker: BrokerId, broker_
     with runtime.new_batch() as batch:
         for tp in followed:
             batch.add_stop_replica([broker], tp, delete=False)
-    await runtime.replicas.handle_state_changes([PartitionReplica(tp, broker) for tp in followed], ReplicaState.OFFLINE)
+    await runtime.replicas.move({broker: followed} if followed else {}, ReplicaState.OFFLINE)
     return {
         tp
         for tp, known in context.leadership.items()
-        if known.leader_and_isr.leader == broker
+        if known[0][0] == broker  # its leader: faster than by name
         and len(context.replicas(tp)) > 1
         and not context.is_queued_for_deletion(tp.topic)
     }
