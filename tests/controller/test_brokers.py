@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import pytest
 from trio.testing import MockClock
 
 from kce import wire
 from kce.zookeeper import cluster_nodes, znodes
-from kce.zookeeper.model import RECOVERED, TopicPartition
+from kce.zookeeper.model import RECOVERED, BrokerId, TopicPartition
 from kce.zookeeper.store import Create, SetData
 from tests.controller import requests
 from tests.controller.support import World, broker, texts, world
@@ -276,3 +279,27 @@ async def test_controlled_shutdown_refusals(autojump_clock: MockClock) -> None: 
             requests.controlled_shutdown(who, broker_id, broker_epoch, answers.append)
             await w.settle()
             assert [a.error_code for a in answers] == [code]
+
+
+async def test_reassignments_are_resumed_before_deletions(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 11.54
+    async with world(brokers=(2,)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        role, resumed = controller._role, list[str]()
+        resume_on, resume = role.reassignment.resume_on, role.deletion.resume
+
+        async def reassignments(brokers: Collection[BrokerId]) -> None:
+            resumed.append(f"reassignments on {sorted(brokers)}")
+            await resume_on(brokers)
+
+        async def deletions(topics: Collection[str]) -> None:
+            resumed.append(f"deletions of {sorted(topics)}")
+            await resume(topics)
+
+        monkeypatch.setattr(role.reassignment, "resume_on", reassignments)
+        monkeypatch.setattr(role.deletion, "resume", deletions)
+        await w.start_broker(3)
+        await w.settle()
+        assert resumed == ["reassignments on [3]", "deletions of ['t']"]
