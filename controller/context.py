@@ -157,7 +157,8 @@ class ControllerContext:
         return self.assignment(tp).replicas
 
     def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        if (known := self.leadership.get(tp)) is not None and tp.topic not in self.topics_to_delete:
+        known = self.leadership.get(tp)
+        if known is not None and tp.topic not in self.topics_to_delete:
             before = self.assignment(tp)
             self.preferred_replica_imbalance_count += _is_imbalanced(assignment, known) - _is_imbalanced(before, known)
         self.assignments[tp] = assignment
@@ -299,14 +300,10 @@ class ControllerContext:
         leadership, deleted = self.leadership, self.topics_to_delete
         counted = {tp: known for tp, known in found.items() if tp.topic not in deleted} if deleted else found
         assignments = self.assignments_of(counted)
-        self.preferred_replica_imbalance_count += sum(map(_is_imbalanced, assignments, counted.values()))
+        self.preferred_replica_imbalance_count += _imbalance(assignments, counted.values())
         if not are_new:
-            before = map(leadership.get, counted)
-            self.preferred_replica_imbalance_count -= sum(map(_is_imbalanced, assignments, before))
+            self.preferred_replica_imbalance_count -= _imbalance(assignments, map(leadership.get, counted))
         leadership.update(found)
-
-    def _imbalance(self, known: Mapping[TopicPartition, Leadership]) -> int:
-        return sum(map(_is_imbalanced, self.assignments_of(known), known.values()))
 
     def partitions_without_leadership(self) -> Collection[TopicPartition]:
         if _are_same(self.leadership, self.assignments):
@@ -355,7 +352,8 @@ class ControllerContext:
     def _forget_imbalance_of(self, topic: str) -> None:
         """Topics queued for deletion do not count (rule 5.20)."""
         if topic not in self.topics_to_delete:
-            self.preferred_replica_imbalance_count -= self._imbalance(self.leadership_of(self.partitions_of(topic)))
+            known = self.leadership_of(self.partitions_of(topic))
+            self.preferred_replica_imbalance_count -= _imbalance(self.assignments_of(known), known.values())
 
     # states, 5.19, 5.22
 
@@ -458,6 +456,11 @@ _partition: Callable[[tuple[str, int]], TopicPartition] = functools.partial(tupl
 def _are_same(some: Mapping[TopicPartition, object], others: Mapping[TopicPartition, object]) -> bool:
     """Whether two have the same partitions in the same order; without looking them up, as often as they do."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def _imbalance(assignments: Iterable[ReplicaAssignment], known: Iterable[Leadership | None]) -> int:
+    """How many partitions are not led by their preferred replica; those without leadership do not count."""
+    return sum(map(_is_imbalanced, assignments, known))
 
 
 def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership | None) -> bool:
