@@ -21,14 +21,13 @@ setup: $(STAMP) ## create .venv/ from requirements.lock
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: install it (on Debian or Ubuntu: apt-get install python3 python3-venv)." >&2; exit 1; }
-	@$(PYTHON) harness/java.py
+	@$(PYTHON) kce/java.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# an editable install compiles nothing, and where Python may not write it every command would compile again
 	@$(BIN)/python -m compileall -q kce kce/*/ pyspark_kafka_capture
 	-@$(BIN)/python -m kce.harness.archive_classes
-	-@$(BIN)/python -m kce.captures.spark.archive_classes
 	@touch $(STAMP)
 
 demo: setup ## run a cluster, a failover and a zombie; write demo/report.html and demo/capture.pcapng

@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.rows import Row, report
 from benchmarks.wire import cluster
 from kce import wire
-from kce.harness.java import find_java
+from kce.java import find_java
 from kce.wire.headers import read_request_header
 from kce.wire.registry import BY_NAME
 from tests.interop.real_kafka import kafka_jars

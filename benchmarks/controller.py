@@ -45,12 +45,12 @@ from kce import wire
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
 from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
-from kce.harness.java import find_java
 from kce.harness.links import Links
 from kce.harness.node_links import NodeLinks
 from kce.harness.node_process import tune_process
 from kce.harness.process_member import MEMORY
 from kce.harness.world import RealWorld
+from kce.java import find_java
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import (

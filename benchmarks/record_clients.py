@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import confluent_kafka
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from tests.interop.real_kafka import kafka_jars
 
 LIMIT_S: Final = 60.0

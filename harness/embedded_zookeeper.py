@@ -19,7 +19,7 @@ from kce import class_archive
 from kce.extras import require
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.java import find_java
+from kce.java import find_java
 
 #: sessions are granted in multiples of it: a session timeout may be as short as two ticks
 TICK_MS = 250

@@ -26,7 +26,7 @@ from kce.harness.embedded_zookeeper import (
 )
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.java import find_java
+from kce.java import find_java
 
 #: how long the servers may take to elect a leader
 ELECTION_TIMEOUT_S = 30

@@ -14,7 +14,7 @@ from kce.extras import MissingExtra
 from kce.harness.actions import ACTIONS, GROUPS
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.interrupts import Interrupted
-from kce.harness.java import JavaMissing
+from kce.java import JavaMissing
 
 #: by section of `kce --help`: command -> "module:function" in this package, and the line that the help shows for it
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {

@@ -34,9 +34,9 @@ from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.commands import ClusterTarget
 from kce.harness.embedded_zookeeper import spark_jars
 from kce.harness.errors import HarnessError, SettingWarning
-from kce.harness.java import find_java
 from kce.harness.running import named
 from kce.harness.supervisor import Supervisor
+from kce.java import find_java
 
 _CHECK_EVERY_S = 0.5
 

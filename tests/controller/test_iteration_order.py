@@ -21,7 +21,7 @@ from kce.controller.iteration_order import (
     trie_order,
 )
 from kce.harness.embedded_zookeeper import spark_jars
-from kce.harness.java import find_java
+from kce.java import find_java
 from kce.wire import LeaderAndIsrRequest
 from kce.zookeeper.model import TopicPartition
 from tests.controller import requests

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kce.election.java_stream import LeaderNodeFormatError, decode_leader_node, encode_leader_node
 from kce.election.zookeeper import read_leader_node
-from kce.harness.java import find_java
+from kce.java import find_java
 
 ID = UUID("01234567-89ab-cdef-fedc-ba9876543210")
 EXAMPLE = bytes.fromhex(

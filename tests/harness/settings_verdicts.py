@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from kce.wire.configuration import BROKER_CONFIGS, BrokerConfigDef, ConfigType, Support
 from kce.wire.configuration.definitions import LARGEST, Numbers, OneOf
 from tests.interop.real_kafka import kafka_jars

@@ -17,7 +17,7 @@ import trio
 
 from kce.harness.embedded_zookeeper import free_ports, spark_jars
 from kce.harness.guard import Guard
-from kce.harness.java import find_java
+from kce.java import find_java
 
 
 @dataclass(frozen=True, slots=True)

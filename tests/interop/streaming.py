@@ -13,7 +13,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from tests.interop.real_kafka import SHORT_LIVED, streams_jars
 
 INPUT, OUTPUT, APPLICATION = "lines", "counts", "word-count"

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from tests.interop.real_kafka import kafka_jars
 
 TOOL_TIMEOUT_S = 60

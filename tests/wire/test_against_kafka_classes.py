@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from kce.wire import consumer_protocol
 from kce.wire.registry import BY_KEY
 from tests.interop.real_kafka import kafka_jars

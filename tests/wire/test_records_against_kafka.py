@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kce import wire
-from kce.harness.java import find_java
+from kce.java import find_java
 from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
 from tests.interop.real_kafka import kafka_jars
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from tests.interop.real_kafka import SHORT_LIVED, kafka_jars
 from tests.tools import require
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kce.harness.java import find_java
+from kce.java import find_java
 from kce.wire.configuration import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef
 from kce.wire.configuration.definitions import LARGEST, Anything, Matching, Numbers, OneOf
 from tests.interop.real_kafka import kafka_jars

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kce.harness.java import JavaMissing, find_java, java_version
+from kce.java import JavaMissing, find_java, java_version
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_as_a_program_it_says_one_line(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "harness" / "java.py"
+    script = Path(__file__).parents[1] / "kce" / "java.py"
     ran = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, env={"PATH": str(tmp_path)}, check=False
     )
