@@ -91,7 +91,7 @@ def run(of: Frames) -> DataFrame:
         f.coalesce(f.transform(both, lambda each: each.getField("packet")), f.array()).alias("packets"),
         f.coalesce(f.transform(both, lambda each: each.getField("file")), f.array()).alias("files"),
     )
-    return as_table(TABLE, joined).orderBy(f.desc_nulls_last("gap_ms"), "client_id", "api")
+    return as_table(TABLE, joined).orderBy(f.desc_nulls_last("gap_ms"), "client_id", "client", "api")
 
 
 def findings(found: Results) -> Iterator[Finding]:

@@ -108,13 +108,18 @@ def evidence() -> tuple[Column, Column]:
     """The first MAX_EVIDENCE packets of a group, in order, and their files."""
     place = f.when(f.col("nth") <= MAX_EVIDENCE, f.struct("time", "packet", "file"))
     places = _first(f.collect_set(place))  # a packet may hold many partitions
-    return places.getField("packet").alias("packets"), places.getField("file").alias("files")
+    return each_field(places, "packet").alias("packets"), each_field(places, "file").alias("files")
 
 
 def in_order(column: str) -> Column:
     """The first MAX_EVIDENCE values of a column, in the order of the requests."""
     value = f.when(f.col("nth") <= MAX_EVIDENCE, f.struct("time", "packet", f.col(column).alias("value")))
-    return _first(f.collect_list(value)).getField("value")
+    return each_field(_first(f.collect_list(value)), "value")
+
+
+def each_field(structs: Column, name: str) -> Column:
+    """An array of one field of an array of structs."""
+    return f.transform(structs, lambda each: each.getField(name))
 
 
 def _first(places: Column) -> Column:

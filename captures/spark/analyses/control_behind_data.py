@@ -61,7 +61,7 @@ def run(of: Frames) -> DataFrame:
     events = (
         queued.select(*at, "time", "packet", f.lit(1).alias("step"))
         .unionByName(queued.select(*at, f.col("response_time").alias("time"), "packet", f.lit(-1).alias("step")))
-        .withColumns({"file": f.lit(None), "broker": f.lit(None), "listener": f.lit(None)})
+        .withColumns(dict.fromkeys(("file", "broker", "listener"), f.lit(None).cast("string")))
         .unionByName(
             there.where("is_control").select(
                 *at, "time", "packet", "file", "broker", "listener", f.lit(0).alias("step")

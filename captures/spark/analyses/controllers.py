@@ -22,7 +22,7 @@ from kce.captures.spark.analyses.analysis import (
     Section,
     Shown,
 )
-from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.common import as_table, each_field
 from kce.captures.spark.analyses.words import brokers, clock, count
 from kce.captures.tables.rows import SENDER, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire import ErrorCode
@@ -71,8 +71,8 @@ def run(of: Frames) -> DataFrame:
         f.count("*").alias("requests"),
         f.sort_array(f.collect_set("broker")).alias("brokers"),
         f.count_if(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH).alias("fenced"),
-        ends.getField("packet").alias("packets"),
-        ends.getField("file").alias("files"),
+        each_field(ends, "packet").alias("packets"),
+        each_field(ends, "file").alias("files"),
     )
     decision = ("topic", "topic_id", "partition", "leader", "leader_epoch", "partition_epoch")
     decided = (

@@ -112,7 +112,7 @@ def run(of: Frames) -> DataFrame:
 def _calls(of: Frames) -> DataFrame:
     """Requests of clients around each failover, with its columns and their ``phase``."""
     moment = f.coalesce("leader_time", "leaderless_time")
-    in_order = Window.partitionBy("from_leader", "planned").orderBy("began")
+    in_order = Window.partitionBy("from_leader", "is_planned").orderBy("began")
     together_us = outages.TOGETHER / datetime.timedelta(microseconds=1)
     apart = f.unix_micros("began") - f.unix_micros(f.lag("began").over(in_order)) > together_us
     of_one_leader = Window.partitionBy("from_leader", "planned").orderBy("begin")
@@ -122,22 +122,23 @@ def _calls(of: Frames) -> DataFrame:
             {
                 "moment": moment,
                 "began": f.coalesce("sign_time", "leaderless_time", "leader_time"),
-                "planned": ~outages.was_outage(),
+                "is_planned": ~outages.was_outage(),
             }
         )
         .withColumn("apart", f.coalesce(apart, f.lit(False)).cast("int"))
         .withColumn("number", f.sum("apart").over(in_order))
-        .groupBy("from_leader", "planned", "number")
+        .groupBy("from_leader", "is_planned", "number")
         .agg(
+            f.bool_and("is_planned").alias("planned"),
             f.least(f.max("sign_time"), f.min("moment")).alias("begin"),
             f.max("moment").alias("last"),
             f.bool_or(f.col("leader_time").isNull()).alias("is_open"),
-            f.count("*").alias("moved"),
+            f.sum(f.lit(1)).alias("moved"),  # not count: Sail takes only columns that may be null into a lambda
         )
         .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
         .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
         .withColumn("earliest", f.greatest(_later("begin", -_AROUND_S), f.lag("begin").over(of_one_leader)))
-        .drop("number", "last", "is_open")
+        .drop("is_planned", "number", "last", "is_open")
         .crossJoin(of.exchanges.agg(f.max(f.coalesce("response_time", "time")).alias("capture_end")))
     )
     # joined by slots of time, for there may be many of both: a request gets all failovers of its slot at once

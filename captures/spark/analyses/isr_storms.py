@@ -16,9 +16,9 @@ from kce.captures.spark.analyses.common import as_table, evidence, numbered, spa
 from kce.captures.spark.analyses.words import MOST, brokers, count, evidence_of
 from kce.captures.tables.rows import INTS, SPAN, Column, Table, evidence_columns
 
-#: ISR changes that make a storm, and how long it is quiet between two storms.
+#: ISR changes that make a storm, and between two storms it is quiet for longer than that.
 STORM_CHANGES = 10
-STORM_GAP = "10 seconds"
+STORM_GAP_S = 10
 
 TABLE = Table(
     "isr_storms",
@@ -38,12 +38,21 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     changes = isr_changes.run(of)
-    storm = f.session_window("time", STORM_GAP)
-    begins = (
-        changes.groupBy(storm.alias("storm")).agg(f.count("*").alias("changes")).where(f"changes >= {STORM_CHANGES}")
+    # in a slot as long as the gap, no change is quiet: only slots are to be put together
+    slots = changes.groupBy(f.floor(f.unix_micros("time") / (STORM_GAP_S * 1_000_000)).alias("slot")).agg(
+        f.min("time").alias("begin"), f.max("time").alias("end"), f.count("*").alias("changes")
     )
-    bounds = begins.select(f.col("storm.start").alias("begin"), f.col("storm.end").alias("end"))
-    inside = changes.join(f.broadcast(bounds), f.expr("time >= begin and time < end")).withColumn(
+    in_order = Window.partitionBy(f.lit(0)).orderBy("begin")
+    quiet = f.unix_micros("begin") - f.unix_micros(f.lag("end").over(in_order))
+    bounds = (
+        slots.withColumn("is_first", f.when(quiet <= STORM_GAP_S * 1_000_000, 0).otherwise(1))
+        .withColumn("storm", f.sum("is_first").over(in_order))
+        .groupBy("storm")
+        .agg(f.min("begin").alias("begin"), f.max("end").alias("end"), f.sum("changes").alias("changes"))
+        .where(f"changes >= {STORM_CHANGES}")
+        .select("begin", "end")
+    )
+    inside = changes.join(f.broadcast(bounds), f.expr("time between begin and end")).withColumn(
         "shrinks_so_far",
         f.sum((f.size("left") > 0).cast("int")).over(
             Window.partitionBy("begin", "topic", "topic_id", "partition", "left").orderBy("time", "packet")

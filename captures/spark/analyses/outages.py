@@ -50,6 +50,12 @@ TABLE = Table(
     ),
 )
 
+_PLACE = "time: timestamp, packet: bigint, file: string"
+_LIFE = f"struct<{_PLACE}, kind: string>"
+_MOVE = (
+    "struct<topic: string, topic_id: string, partition: int, since: timestamp, new: int, "
+    f"none: struct<{_PLACE}>, news: struct<{_PLACE}>, end: struct<{_PLACE}>>"
+)
 
 NEWS = Table(
     "news",
@@ -90,12 +96,15 @@ def moves(signs: DataFrame, silent: DataFrame, leaders: DataFrame, *, is_long: b
     # a deleted partition has no leader whose successor would be missed
     leader = f.when(f.col("to_leader") != NO_LEADER, f.col("to_leader"))
     place = f.struct("time", "packet", "file")
+    # structs are made only where they are not null: of a column that `when` makes null, Sail keeps the fields
+    place_before = f.struct(*(f.lag(name).over(key).alias(name) for name in ("time", "packet", "file")))
+    was_leaderless = (f.col("from_leader") == NO_LEADER) & f.lag("time").over(key).isNotNull()
     changed = (
         leaders.withColumns(
             {
                 "old": f.last(leader, ignorenulls=True).over(before),
                 "since": f.last(f.when(leader.isNotNull(), f.col("time")), ignorenulls=True).over(before),
-                "none": f.when(f.col("from_leader") == NO_LEADER, f.lag(place).over(key)),
+                "none": f.when(was_leaderless, place_before),
                 "is_last": f.lead("time").over(key).isNull(),
                 "news": place,
             }
@@ -105,7 +114,7 @@ def moves(signs: DataFrame, silent: DataFrame, leaders: DataFrame, *, is_long: b
         .withColumns(
             {
                 "none": f.when(f.col("to_leader") == NO_LEADER, f.col("news")).otherwise(f.col("none")),
-                "news": f.when(f.col("to_leader") >= 0, f.col("news")),
+                "news": f.when(f.col("to_leader") >= 0, place),
                 "new": f.when(f.col("to_leader") >= 0, f.col("to_leader")),
             }
         )
@@ -119,10 +128,10 @@ def moves(signs: DataFrame, silent: DataFrame, leaders: DataFrame, *, is_long: b
         with_running(
             signs.select(
                 f.col("broker_id").alias("old"), f.col("time").alias("at"), "packet", f.lit(False).alias("is_move"),
-                f.struct("time", "packet", "file", "kind").alias("life"), f.lit(None).alias("move"),
+                f.struct("time", "packet", "file", "kind").alias("life"), f.lit(None).cast(_MOVE).alias("move"),
             ).unionByName(changed.select(
                 "old", f.col("end.time").alias("at"), "end.packet", f.lit(True).alias("is_move"),
-                f.lit(None).alias("life"), moved.alias("move"),
+                f.lit(None).cast(_LIFE).alias("life"), moved.alias("move"),
             )),
             LAST, f.col("life"), "life", keys=["old"], order=["at", "packet", "is_move"], is_long=is_long,
         )

@@ -51,7 +51,7 @@ def run(of: Frames) -> DataFrame:
         .where("rank = 1 and began >= opened")
         .withColumn("lag_ms", milliseconds("began", "time"))
     )
-    slowest = f.max_by(f.struct("packet", "file"), "lag_ms")
+    slowest = f.min(f.struct((-f.col("lag_ms")).alias("less"), "time", "packet", "file"))
     shares = f.percentile("lag_ms", f.array(f.lit(0.5), f.lit(0.99)))
     measured = (
         arrived.groupBy("broker")

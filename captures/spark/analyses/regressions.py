@@ -57,8 +57,8 @@ def _controller_epochs(controls: DataFrame, *, is_long: bool) -> DataFrame:
             "found": f.col("controller_epoch"),
             "is_old": f.lit(False),
             "epoch": f.lit("controller_epoch"),
-            "topic": f.lit(None),
-            "partition": f.lit(None),
+            "topic": f.lit(None).cast("string"),
+            "partition": f.lit(None).cast("int"),
         }
     )
     accepted = f.when(~f.col("refused"), f.col("found"))

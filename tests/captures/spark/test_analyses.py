@@ -13,33 +13,47 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql import is_remote
 
-from kce.captures.spark import analyses
+from kce.captures.spark import analyses, sail
 from kce.captures.spark.analyses import ANALYSES, inputs, outages, silences
 from kce.captures.spark.reassembly import at_listeners
-from kce.captures.spark.schemas import spark_schema, spark_type
+from kce.captures.spark.schemas import spark_type
 from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
 from tests.captures.spark.test_incidents import client, found
 from tests.captures.spark.test_incidents import row as row_of
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture
+def spark(engine):
+    """Each test is for Spark and for Sail."""
+    return engine
+
+
 START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
 
 
 def frame(spark, table, rows, **common):
     """A frame of ``table``; what a row does not say is null. ``time`` is seconds after START."""
-    schema = spark_schema(table)
     values = []
     for i, row in enumerate(rows, 1):
         row = {"packet": i, "file": "x", "time": i, **common, **row}
         for name in ("time", "first_time", "last_time", "response_time"):
             if isinstance(row.get(name), (int, float)):
                 row[name] = START + datetime.timedelta(seconds=row[name])
-        values.append(tuple(row.get(field.name) for field in schema))
-    return spark.createDataFrame(values, schema).coalesce(1)  # no shuffles: they would take most of the time
+        values.append(row)
+    made = sail.frame_of(spark, pa.Table.from_pylist(values, schema=table.schema))
+    return made.coalesce(1)  # no shuffles: they would take most of the time
+
+
+def kept(frame):
+    """As in a job: shorter plans."""
+    return sail.kept(frame) if is_remote() else frame.localCheckpoint(eager=False)
 
 
 def sent(controller, epoch, error=0, **more):
@@ -178,7 +192,7 @@ def of(spark, given=(), states=(), live=(), connections=()):
     return inputs.frames(
         at_listeners(made, none).withColumns({"content": content.cast("bigint"), "errors": failed, "hit": hit}),
         at_listeners(partitions, none), named, frame(spark, CONNECTIONS, connections),
-        lambda frame: frame.localCheckpoint(eager=False),  # as in a job: shorter plans
+        kept,
     )  # fmt: skip
 
 
@@ -198,8 +212,8 @@ def told_rows(name, query):
 
 def moves(frames):
     """The outages of frames that were changed after they were made."""
-    signs = silences.signs(frames.exchanges, frames.connections).localCheckpoint(eager=False)
-    silent = silences.silences(frames.exchanges, signs, is_long=frames.is_long).localCheckpoint(eager=False)
+    signs = kept(silences.signs(frames.exchanges, frames.connections))
+    silent = kept(silences.silences(frames.exchanges, signs, is_long=frames.is_long))
     found = outages.moves(signs, silent, frames.leaders, is_long=frames.is_long)
     return run("outages", frames._replace(moves=found))
 
@@ -560,6 +574,16 @@ def test_isr_changes_and_the_storm_that_they_make(spark):
     assert (storm.changes, storm.shrinks, storm.expansions, storm.partitions, storm.brokers) == (11, 5, 6, 1, [2])
     assert storm.last_time - storm.first_time == datetime.timedelta(seconds=10)
     assert run("isr_storms", of(spark, states=flapping[:10])) == []
+
+
+@pytest.mark.parametrize(("pause", "storms"), [(10, [20]), (10.001, [10, 10])])
+def test_a_storm_ends_when_it_is_quiet_for_more_than_ten_seconds(spark, pause, storms):
+    times = [*range(-1, 10), *(9 + pause + second for second in range(10))]
+    states = [
+        {"leader": 1, "leader_epoch": 0, "isr": [1, 2][: 1 + version % 2], "partition_epoch": version, "time": time}
+        for version, time in enumerate(times)
+    ]
+    assert [storm.changes for storm in run("isr_storms", of(spark, states=states))] == storms
 
 
 def test_a_storm_while_a_broker_comes_back_that_was_down_at_first():
