@@ -13,7 +13,7 @@ spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_sp
 memory/...    the largest resident size of these processes
 decode/...    `kce decode` and `kce decode --json` of a file of 60 MB against `tshark -Y kafka` and `tshark -Y kafka -T
               json`, in processor time (user and system), as each is one process
-analyze/...   `kce analyze` of a file of 20 MB, Java's start included, and a further one in the same session; against
+analyze/...   `kce analyze` of a file of 20 MB, its start included, and a further one in the same process; against
               the goals of 10 and 3 seconds
 
 The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
@@ -102,15 +102,13 @@ def do_exchanges(file: str) -> None:
 
 
 def do_analyze(file: str) -> None:
-    """Seconds of the second analysis in a session."""
+    """Seconds of the second analysis in a process."""
     from kce.captures.spark import analyze
-    from kce.captures.spark.session import local_session
 
-    with local_session(brief=True) as spark:
-        for _ in range(2):
-            begin = time.perf_counter()
-            analyze([file], spark=spark)
-            seconds = time.perf_counter() - begin
+    for _ in range(2):
+        begin = time.perf_counter()
+        analyze([file])
+        seconds = time.perf_counter() - begin
     print(seconds)
 
 

@@ -8,12 +8,15 @@ import sys
 #: module -> the extra of pyproject.toml that installs it
 EXTRA_OF = {
     "cryptography": "pkcs12",
+    "grpc": "spark",
     "jinja2": "spark",
     "llvmlite": "spark",
     "matplotlib": "spark",
     "numba": "spark",
     "numpy": "spark",
+    "pandas": "spark",
     "pyarrow": "spark",
+    "pysail": "spark",
     "pyspark": "spark",
 }
 SPARK = tuple(module for module, extra in EXTRA_OF.items() if extra == "spark")

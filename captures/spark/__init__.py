@@ -6,11 +6,12 @@
     for sentence in findings.sentences():
         print(sentence)
 
-    for name, found in analyze_each(["one.pcapng", "two.pcapng"]):  # each by itself, in one session of Spark
+    for name, found in analyze_each(["one.pcapng", "two.pcapng"]):  # each by itself
         ...
 
-``analyze`` needs Java 17 or later. It returns ``Findings`` of plain values (``captures.spark.findings``) and raises a
-one-line ``captures.errors.CaptureError`` for files that it cannot read. Only this package imports pyspark.
+``analyze`` needs Java 17 or later for captures of 64 MB or more, and on a cluster. It returns ``Findings`` of plain
+values (``captures.spark.findings``) and raises a one-line ``captures.errors.CaptureError`` for files that it cannot
+read. Only this package imports pyspark.
 
 source       the data source; levels, pushdown, tail: its rows, filters and stream
 indexing     splits of large files, made in tasks
@@ -18,7 +19,7 @@ reassembly   captures -> exchanges, partitions, endpoints; buckets: its tasks
 cutting      large connections in several tasks; chunks: what each finds, and whether it is right
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     the results                              report, exports, text: as HTML, JSON, Markdown, text
-small        small captures, decoded by the driver    class_archive   Spark's classes, read once
+small        small captures, decoded by the driver    sail         their queries, without Java; sail_server
 session      a quiet local Spark; versions            schemas      captures.tables.rows as Spark types
 """
 

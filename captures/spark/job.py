@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -20,14 +22,14 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.locations import check_location, expand, location_bytes
-from kce.captures.spark import findings, reassembly, small
+from kce.captures.spark import findings, reassembly, sail, small
 from kce.captures.spark.analyses import ANALYSES, inputs
 from kce.captures.spark.analyses.analysis import THRESHOLDS, Thresholds
 from kce.captures.spark.compare import Comparison, compare
 from kce.captures.spark.exports import check_report, write_report
 from kce.captures.spark.incidents import incidents
 from kce.captures.spark.schemas import spark_schema
-from kce.captures.spark.session import is_submitted, keep_java_objects, local_session
+from kce.captures.spark.session import is_submitted, local_session
 from kce.captures.spark.source import register
 from kce.captures.spark.tables import check_folder, write_tables
 from kce.captures.tables.rows import DECODED
@@ -42,6 +44,8 @@ _SHOWN = 300
 
 #: Small jobs mostly wait for the driver; a few at a time keep the cores busy.
 _JOBS_AT_ONCE = 4
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,18 +80,20 @@ def analyze(
 ) -> findings.Findings:
     """Analyse what the control plane in ``paths`` did.
 
-    Spark's tasks open the captures. On this machine, small ones are decoded by this process while Spark starts, by the
-    same code; an ``event_log`` shows tasks that read, however small the captures are.
+    Small captures are analysed by Sail (``captures.spark.sail``), which runs the queries of Spark without Java. Spark
+    analyses what is large, what is given a ``spark``, a ``master`` or an ``event_log``, and whatever Sail cannot. Its
+    tasks open the captures; on this machine, small ones are decoded by this process while Spark starts, by the same
+    code; an ``event_log`` shows tasks that read, however small the captures are.
 
     ``report`` is a file to write in one of ``captures.spark.exports.FORMS``; ``out`` is a folder for Parquet, empty
     unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means
     all). ``evidence`` adds the decoded requests that findings cite, ``payloads`` also their records and secrets.
     With ``ports`` (``captures.exchanges.ports``), only connections to these. Of ``span``, only requests that were sent
     in it and connections that were open; who listens where, and the quality, is of the whole captures. ``event_log``
-    is a folder for Spark's event log. ``spark`` is a session to use; by default one is started, on this machine or on
-    the cluster ``master``, and stopped. ``thresholds`` decide which findings are warnings. ``progress`` is called with
-    each step. Raises CaptureError for a file that is no capture or has no Kafka traffic, and for a span without
-    requests.
+    is a folder for Spark's event log. ``spark`` is a session to use; by default one is started if it is needed, on this
+    machine or on the cluster ``master``, and stopped. ``thresholds`` decide which findings are warnings. ``progress``
+    is called with each step. Raises CaptureError for a file that is no capture or has no Kafka traffic, and for a span
+    without requests.
     """
     names = expand(paths)
     if not names:
@@ -108,19 +114,20 @@ def analyze(
         if brief and event_log is None and _is_here(spark, master):
             pool = stack.enter_context(ThreadPoolExecutor(1))
             decoding = pool.submit(small.decode, names, evidence=kind, ports=ports)
-        if spark is None:
-            progress("starting Spark")
-            spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
-            if brief:
-                keep_java_objects(spark)
-        progress("reading and reassembling")
-        decoded = None if decoding is None else decoding.result()
-        try:
-            job = _Job(spark, names, progress, stack, kind, ports, span, thresholds, decoded)
-            found = job.run(only or ANALYSES, out)
-        except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
-            first, *_ = str(e).strip().splitlines() or [type(e).__name__]
-            raise CaptureError(f"Spark failed: {first}") from e
+        job = _Job(names, only or ANALYSES, out, kind, ports, span, thresholds, progress, stack)
+        found = None
+        if decoding is not None and spark is None and master is None and sail.is_usable():
+            found = _on_sail(job, decoding)
+        if found is None:
+            if spark is None:
+                progress("starting Spark")
+                spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
+            progress("reading and reassembling")
+            try:
+                found = job.run(_Spark(job, spark, None if decoding is None else decoding.result()))
+            except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
+                first, *_ = str(e).strip().splitlines() or [type(e).__name__]
+                raise CaptureError(f"Spark failed: {first}") from e
     if report is not None:
         progress("writing the report")
         write_report(found, report, form)
@@ -147,7 +154,7 @@ def analyze_each(
     captures: Sequence[str], *, master: str | None = None, progress: Callable[[str], None] = lambda step: None,
     **options: Any,
 ) -> Iterator[tuple[str, findings.Findings | CaptureError]]:  # fmt: skip
-    """Each capture by itself, in one session: only the first one waits for Spark to start.
+    """Each capture by itself. If any is not small, all are analysed in one session of Spark.
 
     Each may be a glob. ``options`` are those of ``analyze``. A capture that cannot be analysed gives its error, and the
     others go on. Raises CaptureError before anything is read if one does not exist, or Spark cannot be started.
@@ -156,8 +163,11 @@ def analyze_each(
     for name in (name for of_one in files for name in of_one):
         check_location(name)
     brief = max((sum(map(location_bytes, of_one)) for of_one in files), default=0) < _BYTES_PER_TASK
-    progress("starting Spark")
-    with local_session(brief=brief, master=master) as spark:
+    with contextlib.ExitStack() as stack:
+        spark = None
+        if not brief or master is not None or not sail.is_usable():
+            progress("starting Spark")
+            spark = stack.enter_context(local_session(brief=brief, master=master))
         for each in captures:
             found: findings.Findings | CaptureError
             try:
@@ -174,123 +184,59 @@ def _is_here(spark: SparkSession | None, master: str | None) -> bool:
     return not is_submitted() if master is None else master.startswith("local")
 
 
-class _Job:
-    """One run. It caches the DataFrames that several analyses share."""
+def _on_sail(job: _Job, decoding: Future[pa.Table | None]) -> findings.Findings | None:
+    """None if Spark has to do it."""
+    try:
+        with sail.sail_session() as session, sail.connect_mode():
+            job.progress("reading and reassembling")
+            table = decoding.result()
+            return None if table is None else job.run(_Sail(session, table))
+    except sail.SailError as e:
+        logger.warning("Sail failed, Spark goes on: %s", e)
+        return None
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        names: Sequence[str],
-        progress: Callable[[str], None],
-        stack: contextlib.ExitStack,
-        evidence: Evidence,
-        ports: Ports,
-        span: Span,
-        thresholds: Thresholds,
-        decoded: pa.Table | None,
-    ) -> None:
-        self._names = names
-        self._thresholds = thresholds
-        self._ports = ports
-        self._span = span
-        self._progress = progress
-        self._evidence = evidence
-        self._stack = stack
-        self._spark = spark
-        size = sum(map(location_bytes, names))
-        self._small = size < _BYTES_PER_TASK
-        self._table = decoded
-        if decoded is not None:
-            self._decoded = spark.createDataFrame(decoded, spark_schema(DECODED))
+
+class _Engine(Protocol):
+    """What runs the queries, on rows that are decoded there."""
+
+    has_tasks: bool  #: whether tasks of it write Parquet
+    session: SparkSession
+    decoded: DataFrame
+    table: pa.Table | None  #: the same rows, if this process has decoded them
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """The same rows, computed once."""
+
+
+class _Sail:
+    has_tasks = False
+
+    def __init__(self, session: SparkSession, table: pa.Table) -> None:
+        self.session, self.table = session, table
+        self.decoded = sail.frame_of(session, table)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        return sail.kept(frame)
+
+
+class _Spark:
+    has_tasks = True
+
+    def __init__(self, job: _Job, session: SparkSession, table: pa.Table | None) -> None:
+        self.session, self.table = session, table
+        self._is_small, self._stack = job.is_small, job.stack
+        if table is not None:
+            self.decoded = session.createDataFrame(table, spark_schema(DECODED))
             return
-        register(spark)
-        tasks = max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
-        self._decoded = reassembly.decode(
-            spark, names, tasks, evidence=evidence, ports=ports, keep=self._persisted, folder=str(Path.cwd())
-        )
+        register(session)
+        tasks = max(session.sparkContext.defaultParallelism, job.size // _BYTES_PER_TASK)
+        self.decoded = reassembly.decode(
+            session, job.names, tasks, evidence=job.evidence, ports=job.ports, keep=self._persisted,
+            folder=str(Path.cwd()),
+        )  # fmt: skip
 
-    def run(self, only: Collection[str], out: str | os.PathLike[str] | None) -> findings.Findings:
-        quality = self._quality()
-        self._progress("analysing")
-        endpoints = self._keep(reassembly.endpoints(self._decoded))
-        decoded = self._in_span()
-        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-            exchanges, partitions, live_brokers, connections = pool.map(
-                self._keep,
-                (
-                    reassembly.at_listeners(reassembly.exchanges(decoded), endpoints, self._ports),
-                    reassembly.at_listeners(reassembly.partitions(decoded), endpoints, self._ports),
-                    reassembly.live_brokers(decoded),
-                    reassembly.connections(decoded),
-                ),
-            )
-        frames = inputs.frames(exchanges, partitions, live_brokers, connections, self._keep, is_long=not self._small)
-        wanted = {name: analysis for name, analysis in ANALYSES.items() if name in only}
-        queries = {name: analysis.run for name, analysis in wanted.items()}
-        queries["endpoints"] = lambda _: endpoints.orderBy("broker_id", "listener", "first_time")
-        queries |= {extra.table.name: extra.run for a in wanted.values() for extra in a.auxiliary}
-        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-            tables = pool.map(lambda query: query(frames).toArrow(), queries.values())
-            collected = dict(zip(queries, tables, strict=True))
-        if out is not None:
-            self._progress("writing Parquet")
-            large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
-            write_tables(out, large, collected)
-        rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
-        found = findings.Findings(
-            files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(queries), thresholds=self._thresholds
-        )
-        if self._evidence == "none":
-            return found
-        return replace(found, exchanges=self._exchanges(found, frames.exchanges))
-
-    def _exchanges(self, found: findings.Findings, exchanges: DataFrame) -> tuple[findings.Exchange, ...]:
-        """The requests that findings and incidents cite."""
-        places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
-        places |= {place for incident in incidents(found) for place in incident.places}
-        if not places:
-            return ()
-        wanted = self._spark.createDataFrame(sorted(places)[:_SHOWN], "file string, packet bigint")
-        columns = [field.name for field in fields(findings.Exchange)]
-        shown = (
-            exchanges.join(f.broadcast(wanted), ["file", "packet"])
-            .withColumn("bodies", f.coalesce("evidence", f.lit("")))
-            .select(*columns)
-            .orderBy("file", "packet")
-        )
-        return _rows(findings.Exchange, shown.toArrow())
-
-    def _in_span(self) -> DataFrame:
-        """Raises CaptureError for a span without requests."""
-        since_ns, until_ns = self._span
-        decoded = self._decoded
-        if since_ns is not None:
-            since = f.timestamp_micros(f.lit(since_ns // 1000))
-            decoded = decoded.where(f.coalesce("time", "tcp.last_time") >= since)
-        if until_ns is not None:
-            until = f.timestamp_micros(f.lit(until_ns // 1000))
-            decoded = decoded.where(f.coalesce("time", "tcp.first_time") < until)
-        if self._span != ALWAYS and decoded.where("time is not null").isEmpty():
-            ((first, last),) = self._decoded.select(*(g("time").cast("string") for g in (f.min, f.max))).collect()
-            raise CaptureError(f"no request in that time; there are requests from {first} to {last} UTC")
-        return decoded
-
-    def _quality(self) -> Quality:
-        """The counts; without a table, the first action of the job."""
-        table = self._table
-        if table is None:
-            table = self._decoded.where(f.col("quality").isNotNull()).select("quality").toArrow()
-        quality = Quality()
-        for counted in table.column("quality").drop_null().to_pylist():
-            quality.add(Quality.from_json(counted))
-        if quality.unreadable and not quality.packets:
-            raise CaptureError("; ".join(sorted(quality.unreadable)))
-        if not quality.requests:
-            raise CaptureError(f"{', '.join(self._names)}: {'; '.join(quality.lines())}")
-        return quality
-
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        if self._small:
+    def keep(self, frame: DataFrame) -> DataFrame:
+        if self._is_small:
             # for little data, shuffles and planning cost most: one partition makes every analysis one stage, and a
             # checkpoint cuts the plan
             return frame.coalesce(1).localCheckpoint()
@@ -300,6 +246,115 @@ class _Job:
         kept = frame.persist()
         self._stack.callback(kept.unpersist)
         return kept
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What to find out. What several analyses share is computed once."""
+
+    names: Sequence[str]
+    only: Collection[str]
+    out: str | os.PathLike[str] | None
+    evidence: Evidence
+    ports: Ports
+    span: Span
+    thresholds: Thresholds
+    progress: Callable[[str], None]
+    stack: contextlib.ExitStack
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Bytes of the captures."""
+        return sum(map(location_bytes, self.names))
+
+    @property
+    def is_small(self) -> bool:
+        return self.size < _BYTES_PER_TASK
+
+    def run(self, engine: _Engine) -> findings.Findings:
+        quality = self._quality(engine)
+        self.progress("analysing")
+        endpoints = engine.keep(reassembly.endpoints(engine.decoded))
+        decoded = self._in_span(engine.decoded)
+        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
+            exchanges, partitions, live_brokers, connections = pool.map(
+                engine.keep,
+                (
+                    reassembly.at_listeners(reassembly.exchanges(decoded), endpoints, self.ports),
+                    reassembly.at_listeners(reassembly.partitions(decoded), endpoints, self.ports),
+                    reassembly.live_brokers(decoded),
+                    reassembly.connections(decoded),
+                ),
+            )
+        frames = inputs.frames(exchanges, partitions, live_brokers, connections, engine.keep, is_long=not self.is_small)
+        wanted = {name: analysis for name, analysis in ANALYSES.items() if name in self.only}
+        queries = {name: analysis.run for name, analysis in wanted.items()}
+        queries["endpoints"] = lambda _: endpoints.orderBy("broker_id", "listener", "first_time")
+        queries |= {extra.table.name: extra.run for a in wanted.values() for extra in a.auxiliary}
+        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
+            tables = pool.map(lambda query: query(frames).toArrow(), queries.values())
+            collected = dict(zip(queries, tables, strict=True))
+        if self.out is not None:
+            self.progress("writing Parquet")
+            large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
+            if engine.has_tasks:
+                write_tables(self.out, large, collected)
+            else:
+                write_tables(self.out, {}, collected | {name: frame.toArrow() for name, frame in large.items()})
+        rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
+        found = findings.Findings(
+            files=tuple(self.names), quality=quality, tables=rows, ran=frozenset(queries), thresholds=self.thresholds
+        )
+        if self.evidence == "none":
+            return found
+        return replace(found, exchanges=self._exchanges(engine.session, found, frames.exchanges))
+
+    def _exchanges(
+        self, session: SparkSession, found: findings.Findings, exchanges: DataFrame
+    ) -> tuple[findings.Exchange, ...]:
+        """The requests that findings and incidents cite."""
+        places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
+        places |= {place for incident in incidents(found) for place in incident.places}
+        if not places:
+            return ()
+        wanted = session.createDataFrame(sorted(places)[:_SHOWN], "file string, packet bigint")
+        columns = [field.name for field in fields(findings.Exchange)]
+        shown = (
+            exchanges.join(f.broadcast(wanted), ["file", "packet"])
+            .withColumn("bodies", f.coalesce("evidence", f.lit("")))
+            .select(*columns)
+            .orderBy("file", "packet")
+        )
+        return _rows(findings.Exchange, shown.toArrow())
+
+    def _in_span(self, everything: DataFrame) -> DataFrame:
+        """Raises CaptureError for a span without requests."""
+        since_ns, until_ns = self.span
+        decoded = everything
+        if since_ns is not None:
+            since = f.timestamp_micros(f.lit(since_ns // 1000))
+            decoded = decoded.where(f.coalesce("time", "tcp.last_time") >= since)
+        if until_ns is not None:
+            until = f.timestamp_micros(f.lit(until_ns // 1000))
+            decoded = decoded.where(f.coalesce("time", "tcp.first_time") < until)
+        if self.span != ALWAYS and decoded.where("time is not null").isEmpty():
+            ((first, last),) = everything.select(*(g("time").cast("string") for g in (f.min, f.max))).collect()
+            raise CaptureError(f"no request in that time; there are requests from {first} to {last} UTC")
+        return decoded
+
+    def _quality(self, engine: _Engine) -> Quality:
+        """The counts; without a table, the first action of the job."""
+        table = engine.table
+        if table is None:
+            table = engine.decoded.where(f.col("quality").isNotNull()).select("quality").toArrow()
+        quality = Quality()
+        for counted in table.column("quality").drop_null().to_pylist():
+            quality.add(Quality.from_json(counted))
+        if quality.unreadable and not quality.packets:
+            raise CaptureError("; ".join(sorted(quality.unreadable)))
+        if not quality.requests:
+            raise CaptureError(f"{', '.join(self.names)}: {'; '.join(quality.lines())}")
+        return quality
 
 
 def _rows(cls: type[T], table: pa.Table) -> tuple[T, ...]:

@@ -23,8 +23,8 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView  # typ
 from pyspark.sql import SparkSession
 
 from kce.captures.errors import CaptureError
-from kce.captures.spark import class_archive
 from kce.captures.spark.versions import check_versions
+from kce.java import JavaMissing, find_java
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,13 @@ def local_session(
 
     ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it saves time on compiling
     and planning. The JVM's stderr goes to a file in the session's folder. Raises CaptureError with its last line if
-    Spark cannot be started, and for versions that do not fit.
+    Spark cannot be started, and without a Java or for versions that do not fit.
     """
     check_versions()
+    try:
+        find_java()  # Spark finds the same one
+    except JavaMissing as e:
+        raise CaptureError(str(e)) from None
     with tempfile.TemporaryDirectory(prefix="kce-spark-", ignore_cleanup_errors=True) as folder:
         log4j = Path(folder, "log4j2.properties")
         log4j.write_text(_LOG4J)
@@ -92,8 +96,6 @@ def local_session(
             master = "local[*]"
         is_local = master is not None and master.startswith("local")
         jvm = BRIEF_JVM if brief else _LOCAL_JVM if is_local else ""
-        if brief and is_local:
-            jvm = f"{jvm} {class_archive.options(jvm)}"
         builder = (
             SparkSession.builder.appName("kce analyze")
             .config("spark.ui.enabled", "false")
@@ -150,12 +152,6 @@ def local_session(
             yield spark
         finally:
             spark.stop()
-
-
-def keep_java_objects(spark: SparkSession) -> None:
-    """For a session that ends after one small capture: Python would tell Java some 5,000 times of an object that it is
-    done with."""
-    spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
 
 
 def unix_sockets(folder: str) -> dict[str, Any]:

@@ -37,15 +37,16 @@ def write_tables(
 ) -> None:
     """Spark's tasks write ``frames``; the driver writes ``collected``, which are small. Replaces existing tables."""
     folder = Path(out)
-    for table in (EXCHANGES, PARTITIONS, CONNECTIONS):
-        columns = [column.name for column in table.columns]
-        frames[table.name].select(*columns).write.mode("overwrite").parquet((folder / table.name).absolute().as_uri())
     version = {"schema_version": str(SCHEMA_VERSION)}
-    for table in (ENDPOINTS, *(analysis.table for analysis in ANALYSES.values())):
+    for table in (EXCHANGES, PARTITIONS, CONNECTIONS, ENDPOINTS, *(analysis.table for analysis in ANALYSES.values())):
+        columns = [column.name for column in table.columns]
+        if table.name in frames:
+            path = (folder / table.name).absolute().as_uri()
+            frames[table.name].select(*columns).write.mode("overwrite").parquet(path)
         if table.name not in collected:
             continue
         shutil.rmtree(folder / table.name, ignore_errors=True)
         (folder / table.name).mkdir()
-        arrow = collected[table.name].cast(table.schema).replace_schema_metadata(version)
+        arrow = collected[table.name].select(columns).cast(table.schema).replace_schema_metadata(version)
         pyarrow.parquet.write_table(arrow, folder / table.name / "part-0.parquet")
     (folder / _SCHEMA_FILE).write_text(json.dumps(schema_json(), indent=2) + "\n")

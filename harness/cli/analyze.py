@@ -19,7 +19,6 @@ from kce.captures.exchanges.render import printable
 from kce.extras import SPARK, require
 from kce.harness.cli.options import parsed, ports_option
 from kce.harness.interrupts import remove_on_exit, temporary_files
-from kce.harness.java import find_java
 
 if TYPE_CHECKING:
     from kce.captures.spark.analyses.analysis import Thresholds
@@ -131,7 +130,6 @@ def analyze(
             raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
     require(*SPARK, purpose="`kce analyze`")
-    find_java()  # Spark finds the same one
     from kce.captures.spark import analyze as run  # slow to import
     from kce.captures.spark.analyses import ANALYSES
     from kce.captures.spark.exports import rendered

@@ -15,7 +15,7 @@ from kce.harness import interrupts
 from kce.harness.cli.options import plain_console
 from kce.harness.demo import Step, play
 from kce.harness.errors import HarnessError
-from kce.harness.java import find_java, java_home
+from kce.java import find_java, java_home
 
 
 @click.command()
@@ -27,7 +27,7 @@ def demo(out: Path) -> int:
     """Show a cluster with failures in under a minute and a half, on real sockets with a real ZooKeeper.
 
     Three nodes and two topics; the active controller is killed; the next becomes a zombie and is fenced; a broker is
-    restarted; /controller is deleted by hand. All of it is recorded, and Spark explains the recording.
+    restarted; /controller is deleted by hand. All of it is recorded, and the recording is explained.
     """
     require(*SPARK, purpose="`kce demo`")
     begin = time.monotonic()
@@ -49,7 +49,7 @@ def demo(out: Path) -> int:
                 progress.print(f"[{time.monotonic() - begin:4.1f} s] {text}", markup=False, soft_wrap=True)
 
         steps = interrupts.run(play, capture, report_progress)
-        report_progress("Spark reads the recording")
+        report_progress("Analysing the recording")
         from kce.captures.spark import analyze  # here, for it takes a while to import
 
         with interrupts.temporary_files():
@@ -58,7 +58,7 @@ def demo(out: Path) -> int:
     console.print("[bold]Steps[/]")
     for number, step in enumerate(steps, start=1):
         _print_step(console, number, step)
-    console.print("\n[bold]Findings of Spark in the recording[/]")
+    console.print("\n[bold]Findings in the recording[/]")
     for sentence in findings.sentences():
         console.print(f"  - {sentence}", markup=False)
     console.print(f"\nReport     {report}\nRecording  {capture}   (kce decode {capture})")

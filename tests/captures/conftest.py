@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import pytest
@@ -11,11 +12,34 @@ from tests.tools import require
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark_of_session():
     require("java")
     from kce.captures.spark.session import local_session
 
     with local_session(brief=True) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def sail_of_session():
+    from kce.captures.spark.sail import sail_session
+
+    with sail_session() as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def spark(spark_of_session):
+    return spark_of_session
+
+
+@pytest.fixture(params=["spark", "sail"])
+def engine(request):
+    """A session of either engine."""
+    from kce.captures.spark.sail import connect_mode
+
+    session = request.getfixturevalue(f"{request.param}_of_session")
+    with connect_mode() if request.param == "sail" else contextlib.nullcontext():
         yield session
 
 

@@ -19,6 +19,13 @@ from tests.captures.spark.test_incidents import row as row_of
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture
+def spark(engine):
+    """Each test is for Spark and for Sail."""
+    return engine
+
+
 FETCH = {"api": "Fetch", "api_key": 1, "is_control": False, "answered": True}
 REPLICA = {**FETCH, "client_id": "broker-2-fetcher-0"}
 

@@ -9,10 +9,17 @@ import pytest
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses import ANALYSES
-from tests.captures.spark.test_analyses import CONNECTIONS, frame, of, told_rows
+from tests.captures.spark.test_analyses import CONNECTIONS, frame, kept, of, told_rows
 from tests.captures.spark.test_incidents import found
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def spark(engine):
+    """Each test is for Spark and for Sail."""
+    return engine
+
 
 LIFE = {"api": "AlterPartition", "is_control": False}
 ASKED = {"api": "Produce", "is_control": False, "client_id": "p", "client": "a"}
@@ -27,9 +34,7 @@ def failovers(spark, given, states, connections=()):
     """Port 1 is broker 1, port 2 is broker 2. Requests have connections of their own, unless they say otherwise."""
     frames = of(spark, [{"connection": str(n), **each} for n, each in enumerate(given)], states)
     exchanges = frames.exchanges.withColumn("broker_id", f.when(f.col("server_port") < 9, f.col("server_port")))
-    frames = frames._replace(
-        exchanges=exchanges.localCheckpoint(eager=False), connections=frame(spark, CONNECTIONS, connections)
-    )
+    frames = frames._replace(exchanges=kept(exchanges), connections=frame(spark, CONNECTIONS, connections))
     return told_rows("failovers", ANALYSES["failovers"].run(frames))
 
 

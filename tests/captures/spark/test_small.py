@@ -1,6 +1,6 @@
-"""Small captures: decoded by the driver, in few jobs, with Java's classes from an archive.
+"""Small captures: decoded by the driver, in few jobs.
 
-Covers: kce.captures.spark.small, kce.captures.spark.class_archive
+Covers: kce.captures.spark.small
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 from py4j.java_gateway import GatewayClient
 
-from kce.captures.spark import analyze, class_archive, job, small
+from kce.captures.spark import analyze, job, small
 from tests.captures.samples import CAPTURES
 
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
@@ -54,20 +54,3 @@ def test_java_is_asked_for_a_name_once(spark, monkeypatch):
         asked.clear()
         spark._jvm.org.apache.spark.sql.expressions.Window.partitionBy  # noqa: B018 - only the lookup
     assert [command for command in asked if command.startswith("r\n")] == []
-
-
-def test_an_archive_belongs_to_a_java_and_its_flags(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("one")
-    assert class_archive.options("-Xmx1g") == ""  # there is none
-    archive = class_archive.location("-Xmx1g")
-    archive.parent.mkdir(parents=True)
-    archive.write_text("classes")
-    assert class_archive.options("-Xmx1g").endswith(f'"-XX:SharedArchiveFile={archive}"')
-    assert class_archive.options("-Xmx2g") == ""
-    java.unlink()
-    java.write_text("two")
-    assert class_archive.options("-Xmx1g") == ""
