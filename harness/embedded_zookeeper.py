@@ -15,8 +15,8 @@ from pathlib import Path
 
 import trio
 
-from kce import class_archive
 from kce.extras import require
+from kce.harness import class_archive
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.java import find_java

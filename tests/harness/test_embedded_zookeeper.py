@@ -1,6 +1,6 @@
 """The embedded ZooKeeper: its folder, its port, its archive, and what is reported when it does not start.
 
-Covers: harness/embedded_zookeeper.py, harness/archive_classes.py, kce/class_archive.py.
+Covers: harness/embedded_zookeeper.py, harness/archive_classes.py, harness/class_archive.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import psutil
 import pytest
 import trio
 
-from kce import class_archive
-from kce.harness import archive_classes
+from kce.harness import archive_classes, class_archive
 from kce.harness.embedded_zookeeper import embedded_zookeeper, four_letter_word, free_port
 from kce.harness.errors import HarnessError
 

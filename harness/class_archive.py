@@ -1,6 +1,6 @@
 """Archives of Java classes, parsed and verified once (class data sharing): a JVM starts faster from one.
 
-`make setup` writes them. A JVM ignores an archive of other jars or of another Java.
+A JVM ignores an archive of other jars or of another Java.
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-#: for a program that writes an archive: it takes ten seconds where nothing is wrong
-WRITING_TIMEOUT_S = 180
 
 
 def location(name: str, *of: object) -> Path:
@@ -47,22 +43,3 @@ def writing(archive: Path) -> Iterator[Path]:
         written = Path(folder, archive.name)
         yield written
         written.replace(archive)
-
-
-def run(command: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float = WRITING_TIMEOUT_S) -> None:
-    """Run a program until it and all that it started have closed stdout.
-
-    They are killed after ``timeout_s``. Raises subprocess.TimeoutExpired, CalledProcessError.
-    """
-    process = subprocess.Popen(
-        command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        process_group=0,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, output)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from kce import class_archive
-from kce.captures.spark import archive_classes as of_spark
-from kce.harness import archive_classes as of_zookeeper
+from kce.harness import archive_classes, class_archive
 
 
 @pytest.fixture
@@ -25,12 +22,11 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return java
 
 
-@pytest.mark.parametrize("archive_classes", [of_spark, of_zookeeper])
 def test_a_java_without_an_archive_of_its_own_classes_writes_none(
-    archive_classes: object, java: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    java: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not class_archive.can_be_written()
-    archive_classes.main()  # type: ignore[attr-defined]
+    archive_classes.main()
     assert capsys.readouterr().out.startswith("This Java maps no archive of its own classes: ")
     assert not (tmp_path / "cache").exists()
     java.write_text("#!/bin/sh\n")
@@ -52,15 +48,11 @@ def test_an_archive_is_there_only_if_it_was_written_whole(tmp_path: Path) -> Non
     assert [path.read_bytes() for path in archive.parent.iterdir()] == [b"classes"]
 
 
-def test_a_program_is_waited_for_until_what_it_started_has_ended_or_is_killed(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    script = "(cat pipe; touch outlived) & exit 0"  # nobody writes; the child has the pipe of stdout
-    with pytest.raises(subprocess.TimeoutExpired):
-        class_archive.run(["sh", "-c", script], os.environ, tmp_path, timeout_s=0.5)
-    assert not (tmp_path / "outlived").exists()
-
-
-def test_a_program_that_fails_raises(tmp_path: Path) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        class_archive.run(["sh", "-c", "echo why; exit 3"], os.environ, tmp_path)
-    assert (failed.value.returncode, failed.value.output) == (3, b"why\n")
+def test_an_archive_belongs_to_a_java_and_to_its_classes(java: Path) -> None:
+    archive = class_archive.location("zookeeper", "one.jar")
+    assert class_archive.location("zookeeper", "one.jar") == archive
+    assert class_archive.location("zookeeper", "other.jar") != archive
+    java.unlink()
+    java.write_text("another")
+    os.utime(java, (1, 1))
+    assert class_archive.location("zookeeper", "one.jar") != archive
