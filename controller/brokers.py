@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import BrokerModified, LeaderAndIsrAnswered, UpdateMetadataAnswered
 from kce.controller.features import Features
 from kce.controller.reassignment import Reassignment
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState, ReplicaState
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire import ErrorCode, error_name
 from kce.zookeeper import cluster_nodes, znodes

@@ -5,7 +5,6 @@ Only the event loop's task uses it. Unknown topics and partitions read as empty,
 
 from __future__ import annotations
 
-import enum
 import functools
 import itertools
 import operator
@@ -13,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from kce.controller.iteration_order import HashedSet
+from kce.controller.states import PartitionState, ReplicaState, ReplicaStates
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import (
     EPOCH_DURING_DELETE,
@@ -27,31 +27,6 @@ from kce.zookeeper.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-
-
-class PartitionState(enum.Enum):
-    """Rules 6.1 and 6.2. The value is Kafka's code for metrics."""
-
-    NEW = 0
-    ONLINE = 1
-    OFFLINE = 2
-    NON_EXISTENT = 3
-
-    __hash__ = object.__hash__  # members compare by identity; Enum's hash is ten times slower
-
-
-class ReplicaState(enum.Enum):
-    """Rules 6.18 and 6.19."""
-
-    NEW = 1
-    ONLINE = 2
-    OFFLINE = 3
-    DELETION_STARTED = 4
-    DELETION_SUCCESSFUL = 5
-    DELETION_INELIGIBLE = 6
-    NON_EXISTENT = 7
-
-    __hash__ = object.__hash__  # as in PartitionState
 
 
 class ControllerContext:
@@ -80,8 +55,7 @@ class ControllerContext:
         self.preferred_replica_imbalance_count = 0
         self.being_reassigned.clear()  # it keeps its order
         self.partition_states: dict[TopicPartition, PartitionState] = {}
-        #: of each partition, by broker; those of equal replicas are mostly one object, which never changes
-        self._replica_states: dict[TopicPartition, Mapping[BrokerId, ReplicaState]] = {}
+        self.replica_states = ReplicaStates()
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.topics_to_delete: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
@@ -401,53 +375,24 @@ class ControllerContext:
                     for r in assignment.replicas
                 }
             found.append(states)
-        self._replica_states.update(zip(added, found, strict=True))
-
-    def put_replica_states(self, broker: BrokerId, partitions: Iterable[TopicPartition], state: ReplicaState) -> None:
-        """``state`` NON_EXISTENT: it has none any more."""
-        states, of_equal = self._replica_states, dict[int, tuple[object, Mapping[BrokerId, ReplicaState]]]()
-        for tp in partitions:
-            before = states.get(tp, _NO_STATES)
-            changed = of_equal.get(id(before))
-            if changed is None:
-                after = {**before, broker: state}
-                if state is ReplicaState.NON_EXISTENT:
-                    del after[broker]
-                changed = of_equal[id(before)] = before, after  # it keeps ``before``, and so the id is of no other
-            if changed[1]:
-                states[tp] = changed[1]
-            else:
-                states.pop(tp, None)
-
-    def replica_states_on(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> list[ReplicaState]:
-        """Of the replica of each on one broker."""
-        states = self._replica_states
-        return [states.get(tp, _NO_STATES).get(broker, ReplicaState.NON_EXISTENT) for tp in partitions]
-
-    def replica_state(self, replica: PartitionReplica) -> ReplicaState:
-        return self._replica_states.get(replica[0], _NO_STATES).get(replica[1], ReplicaState.NON_EXISTENT)
+        self.replica_states.add(added, found)
 
     def replicas_in_state(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
-        return [r for r in self.replicas_of_topic(topic) if self._known_replica_state(r) is state]
+        return [r for r in self.replicas_of_topic(topic) if self.replica_states.known(r) is state]
 
     def replica_states_of_topic(self, topic: str) -> set[ReplicaState | None]:
         """The states that its replicas have; None for one without."""
-        states, of = self._replica_states, self.assignments
-        return {states.get(tp, _NO_STATES).get(r) for tp in self.partitions_of(topic) for r in of[tp].replicas}
+        return set(map(self.replica_states.get, self.replicas_of_topic(topic)))
 
     def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
         """Raises KeyError for a replica without a state (rule 5.23)."""
-        return all(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))
+        return all(self.replica_states.known(r) is state for r in self.replicas_of_topic(topic))
 
     def any_replica_in_state(self, topic: str, state: ReplicaState) -> bool:
-        return any(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))
-
-    def _known_replica_state(self, replica: PartitionReplica) -> ReplicaState:
-        return self._replica_states[replica.topic_partition][replica.replica]
+        return any(self.replica_states.known(r) is state for r in self.replicas_of_topic(topic))
 
 
 NO_ASSIGNMENT = ReplicaAssignment()
-_NO_STATES: Mapping[BrokerId, ReplicaState] = {}
 
 
 _partition: Callable[[tuple[str, int]], TopicPartition] = functools.partial(tuple.__new__, TopicPartition)

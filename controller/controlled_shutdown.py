@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.errors import BrokerNotAvailable, StaleBrokerEpoch
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState, ReplicaState
 from kce.zookeeper.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
-from kce.controller.context import ControllerContext, ReplicaState
+from kce.controller.context import ControllerContext
+from kce.controller.states import ReplicaState
 from kce.metrics import Gauge, Meter, MetricName, Metrics
 from kce.zookeeper.store import SessionState
 
 
 def _replicas_to_delete(context: ControllerContext, wanted: Callable[[ReplicaState], bool]) -> int:
-    return sum(wanted(context.replica_state(r)) for t in context.topics_to_delete for r in context.replicas_of_topic(t))
+    state = context.replica_states.of
+    return sum(wanted(state(r)) for topic in context.topics_to_delete for r in context.replicas_of_topic(topic))
 
 
 #: rules 12.1-12.3: recomputed after each event of an active controller

@@ -15,7 +15,7 @@ import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from kce.controller.context import ControllerContext, PartitionState
+from kce.controller.context import ControllerContext
 from kce.controller.errors import StateChangeFailed
 from kce.controller.leader_selection import (
     Elected,
@@ -27,6 +27,7 @@ from kce.controller.leader_selection import (
 )
 from kce.controller.partition_states import create_partition_states, update_leader_and_isr, with_epoch
 from kce.controller.request_batch import ControllerRequestBatch
+from kce.controller.states import PartitionState
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.errors import SUCCESS, BrokenBatch, OperationResult, StateChangeFailed
 from kce.controller.events import (
     ReassignedPartitionStateChanged,
@@ -24,6 +23,7 @@ from kce.controller.iteration_order import table_order
 from kce.controller.leader_selection import Strategy
 from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState, ReplicaState
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes

@@ -6,13 +6,13 @@ import enum
 import logging
 from collections.abc import Iterable
 
-from kce.controller.context import PartitionState
 from kce.controller.errors import OperationResult, StateChangeFailed, failure_result
 from kce.controller.events import PreferredReplicaElectionCreated
 from kce.controller.iteration_order import trie_order
 from kce.controller.leader_selection import Strategy
 from kce.controller.partition_state_machine import Results
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
 from kce.zookeeper.admin_nodes import delete_preferred_replica_election, get_preferred_replica_election

@@ -19,11 +19,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from kce.controller.context import ControllerContext, ReplicaState
+from kce.controller.context import ControllerContext
 from kce.controller.errors import StateChangeFailed
 from kce.controller.iteration_order import trie_order
 from kce.controller.partition_states import update_leader_and_isr, with_epoch
 from kce.controller.request_batch import ControllerRequestBatch
+from kce.controller.states import ReplicaState
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import NO_LEADER, BrokerId, LeaderAndIsr, Leadership, PartitionReplica, TopicPartition
@@ -133,7 +134,7 @@ class ReplicaStateMachine:
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        current = self._context.replica_states_on(broker, partitions)
+        current = self._context.replica_states.on(broker, partitions)
         for action, some in self._by_action(broker, partitions, target, current).items():
             match action:
                 case ReplicaAction.ADD:
@@ -152,7 +153,7 @@ class ReplicaStateMachine:
                         self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
             self._log_changes(broker, some, target)
             if set(current) != {target}:
-                self._context.put_replica_states(broker, some, target)
+                self._context.replica_states.put(broker, some, target)
 
     def _by_action(
         self,
@@ -178,7 +179,7 @@ class ReplicaStateMachine:
     def _log_changes(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
         if not state_change_log.isEnabledFor(logging.DEBUG):
             return
-        for tp, before in zip(partitions, self._context.replica_states_on(broker, partitions), strict=True):
+        for tp, before in zip(partitions, self._context.replica_states.on(broker, partitions), strict=True):
             state_change_log.debug(
                 "controller epoch %d: replica %d of %s from %s to %s",
                 self._context.epoch,
@@ -291,6 +292,6 @@ class ReplicaStateMachine:
             "replica %d of %s stays %s: %s",
             broker,
             tp,
-            self._context.replica_state(PartitionReplica(tp, broker)),
+            self._context.replica_states.of(PartitionReplica(tp, broker)),
             error,
         )

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
 from kce.controller.iteration_order import small_order, table_order
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState, ReplicaState
 from kce.wire import ErrorCode, error_name
 from kce.zookeeper import znodes
 from kce.zookeeper.model import PartitionReplica
@@ -171,7 +171,7 @@ class TopicDeletion:
             for replica in context.replicas_of_topic(topic):
                 if not context.is_replica_online(replica.replica, replica.topic_partition):
                     dead.append(replica)
-                elif context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL:
+                elif context.replica_states.of(replica) is not ReplicaState.DELETION_SUCCESSFUL:
                     to_stop.append(replica)
         await self._runtime.replicas.handle_state_changes(dead, ReplicaState.DELETION_INELIGIBLE)
         await self._runtime.replicas.handle_state_changes(to_stop, ReplicaState.OFFLINE)

@@ -6,10 +6,10 @@ import heapq
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import PartitionsModified
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState, ReplicaState
 from kce.wire.vocabulary import is_valid_topic_name
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler

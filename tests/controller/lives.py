@@ -56,7 +56,7 @@ def state_of(controller: KafkaController) -> dict[str, str]:
         found[f"broker {broker.id}"] = (broker.endpoints, broker.rack, dict(broker.features))
     states = {
         partition: [f"{broker_id} {state.name}" for broker_id, state in sorted(of_partition.items())]
-        for partition, of_partition in context._replica_states.items()
+        for partition, of_partition in context.replica_states
     }
     for partition in dict.fromkeys((*context.all_partitions(), *context.partition_states, *states)):
         assignment, known = context.assignment(partition), context.leadership.get(partition)

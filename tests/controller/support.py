@@ -15,12 +15,13 @@ import trio
 from kce import wire
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.controller.config import ControllerConfig
-from kce.controller.context import ControllerContext, ReplicaState
+from kce.controller.context import ControllerContext
 from kce.controller.elector import ControllerToken
 from kce.controller.event_loop import ControllerEventLoop, Process
 from kce.controller.events import ControllerEvent
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.runtime import ControllerRuntime, WaitForFeatures, no_feature_cache
+from kce.controller.states import ReplicaState
 from kce.metrics import Metrics
 from kce.wire.metadata_version import LATEST, MetadataVersion
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -370,7 +371,7 @@ class World:
 
 
 def put_replica_state(context: ControllerContext, replica: PartitionReplica, state: ReplicaState) -> None:
-    context.put_replica_states(replica.replica, [replica.topic_partition], state)
+    context.replica_states.put(replica.replica, [replica.topic_partition], state)
 
 
 def alter_partition_request(

@@ -9,10 +9,8 @@ import pytest
 from trio.testing import MockClock
 
 from kce.controller import partition_state_machine
-from kce.controller.context import (
-    PartitionState,
-)
 from kce.controller.leader_selection import Strategy
+from kce.controller.states import PartitionState
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData, StoreError
 from tests.controller.conformance.bench import TP, bench, leadership, stored

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from trio.testing import MockClock
 
-from kce.controller.context import PartitionState
 from kce.controller.events import LeaderRebalanceDue
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.states import PartitionState
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, ElectionType, Leadership, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData

@@ -9,9 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from kce.controller import replica_state_machine
-from kce.controller.context import (
-    ReplicaState,
-)
+from kce.controller.states import ReplicaState
 from kce.zookeeper.errors import ControllerMoved, IllegalState
 from kce.zookeeper.model import BrokerId, PartitionReplica, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Delete, SetData, StoreError
@@ -31,7 +29,7 @@ async def test_replica_transitions(
         put_replica_state(runtime.context, replica, before)
         await runtime.replicas.handle_state_changes([replica], target)
         allowed = before in replica_state_machine.TRANSITIONS[target]
-        assert runtime.context.replica_state(replica) is (target if allowed else before)
+        assert runtime.context.replica_states.of(replica) is (target if allowed else before)
 
 
 async def test_an_invalid_transition_of_one_replica_beside_valid_ones(autojump_clock: MockClock) -> None:  # rule 6.19
@@ -45,7 +43,7 @@ async def test_an_invalid_transition_of_one_replica_beside_valid_ones(autojump_c
                 runtime.context.set_assignment(tp, ReplicaAssignment((BrokerId(2), BrokerId(3))))
                 put_replica_state(runtime.context, replica, state)
             await runtime.replicas.handle_state_changes(replicas[: len(allowed) + 1], target)
-            assert runtime.context.replica_state(replicas[len(allowed)]) is before[len(allowed)], target
+            assert runtime.context.replica_states.of(replicas[len(allowed)]) is before[len(allowed)], target
 
 
 async def test_going_offline_leaves_the_isr(autojump_clock: MockClock) -> None:  # rules 6.25, 6.26, 6.28; RSM-19
@@ -87,7 +85,7 @@ async def test_a_state_is_read_only_if_the_cache_has_another_version(
         else:
             assert await w.get(path) is None
         is_offline = changed in ("not", "meanwhile")
-        assert (runtime.context.replica_state(R2) is ReplicaState.OFFLINE) is is_offline
+        assert (runtime.context.replica_states.of(R2) is ReplicaState.OFFLINE) is is_offline
 
 
 async def test_the_last_isr_member_gains_an_epoch_only(autojump_clock: MockClock) -> None:  # rules 6.28, 6.29
@@ -112,7 +110,7 @@ async def test_a_replica_without_a_state_cannot_go_offline(
         if queued:
             runtime.context.queue_for_deletion(["t"])
         await runtime.replicas.handle_state_changes([R2], ReplicaState.OFFLINE)
-        assert runtime.context.replica_state(R2) is ReplicaState.ONLINE
+        assert runtime.context.replica_states.of(R2) is ReplicaState.ONLINE
         assert ("t-0 has no leader and ISR in ZooKeeper" in caplog.text) is not queued
 
 
@@ -130,7 +128,7 @@ async def test_a_leader_cannot_become_new(autojump_clock: MockClock) -> None:  #
         runtime = await prepared(w)
         put_replica_state(runtime.context, R2, ReplicaState.NON_EXISTENT)
         await runtime.replicas.handle_state_changes([R2], ReplicaState.NEW)
-        assert runtime.context.replica_state(R2) is ReplicaState.NON_EXISTENT
+        assert runtime.context.replica_states.of(R2) is ReplicaState.NON_EXISTENT
 
 
 async def test_a_batch_left_over_is_an_illegal_state(autojump_clock: MockClock) -> None:  # rules 2.20, 8.17; CFO-1

@@ -6,8 +6,8 @@ import pytest
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.context import ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
+from kce.controller.states import ReplicaState
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.model import BrokerId, PartitionReplica, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, SetData
@@ -56,12 +56,12 @@ async def test_a_broker_that_dies_before_it_has_deleted(autojump_clock: MockCloc
         await admin.delete_topic(w.zk, "t")
         await w.settle()
         replica = PartitionReplica(TopicPartition("t", 0), BrokerId(3))
-        assert controller.context.replica_state(replica) is ReplicaState.DELETION_STARTED
+        assert controller.context.replica_states.of(replica) is ReplicaState.DELETION_STARTED
         await w.stop_broker(3)
         await w.settle()
         assert controller.context.topics_ineligible_for_deletion == {"t"}
         assert (
-            controller.context.replica_state(replica) is ReplicaState.OFFLINE
+            controller.context.replica_states.of(replica) is ReplicaState.OFFLINE
         )  # the retry of an ineligible one (10.41)
         await w.start_broker(3)
         await w.settle()

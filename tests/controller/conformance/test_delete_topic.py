@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.broker_stub.log.names import CLEANER_OFFSET_CHECKPOINT
-from kce.controller.context import ReplicaState
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.states import ReplicaState
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
@@ -114,7 +114,7 @@ async def test_partitions_added_during_deletion_are_reverted(autojump_clock: Moc
         second = await w.start_controller(2)
         await stop(w, 1)
         await delete(w)
-        states = {b: controller.context.replica_state(PartitionReplica(T0, BrokerId(b))) for b in (0, 1, 2)}
+        states = {b: controller.context.replica_states.of(PartitionReplica(T0, BrokerId(b))) for b in (0, 1, 2)}
         tried, dead = ReplicaState.DELETION_SUCCESSFUL, ReplicaState.OFFLINE
         assert states == {0: tried, 1: dead, 2: tried}
         more = wire.CreatePartitionsRequest(topics=(wire.CreatePartitionsTopic(name="t", count=2),), timeout_ms=1000)

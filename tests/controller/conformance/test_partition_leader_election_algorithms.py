@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from trio.testing import MockClock
 
-from kce.controller.context import PartitionState
 from kce.controller.leader_selection import (
     Elected,
     Strategy,
@@ -16,6 +15,7 @@ from kce.controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
+from kce.controller.states import PartitionState
 from kce.wire.vocabulary import RECOVERED
 from kce.zookeeper.model import BrokerId, LeaderAndIsr
 from tests.controller.conformance.bench import TP, bench, ids, leadership, put_config, stored

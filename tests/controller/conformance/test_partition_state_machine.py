@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.errors import StateChangeFailed
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import PartitionState, ReplicaState
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import RECOVERED, RECOVERING

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from kce.controller.context import ReplicaState
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.states import ReplicaState
 from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
 from tests.controller.conformance.bench import TP, bench, ids, leader_and_isr, leadership, replica, stored
 from tests.controller.support import World, put_replica_state, texts, world
@@ -60,7 +60,7 @@ async def change(runtime: ControllerRuntime, before: ReplicaState, target: Repli
     if before is not NON_EXISTENT:
         put_replica_state(runtime.context, R1, before)
     await runtime.replicas.handle_state_changes([R1], target)
-    return runtime.context.replica_state(R1)
+    return runtime.context.replica_states.of(R1)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ async def test_rejected(
 async def test_startup_with_a_live_broker(autojump_clock: MockClock) -> None:  # rule 6.32
     async with world([1]) as w:
         runtime = await bench(w)
-        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        assert runtime.context.replica_states.of(R1) is NON_EXISTENT
         runtime.context.set_replica_states(runtime.context.assignments)
         await runtime.replicas.startup()
-        assert runtime.context.replica_state(R1) is ONLINE
+        assert runtime.context.replica_states.of(R1) is ONLINE
 
 
 @pytest.mark.kafka("RSM-2")
@@ -96,21 +96,21 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
     async with world([1]) as w:
         runtime = await bench(w)
         runtime.context.remove_live_brokers([BrokerId(1)])
-        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        assert runtime.context.replica_states.of(R1) is NON_EXISTENT
         runtime.context.set_replica_states(runtime.context.assignments)
         await runtime.replicas.startup()
-        assert runtime.context.replica_state(R1) is OFFLINE
+        assert runtime.context.replica_states.of(R1) is OFFLINE
 
 
 @pytest.mark.kafka("RSM-3")
 async def test_startup_with_a_replica_on_an_unknown_broker(autojump_clock: MockClock) -> None:  # rules 6.27, 6.32
     async with world([1]) as w:
         runtime = await bench(w, {0: [1, 9]})
-        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        assert runtime.context.replica_states.of(R1) is NON_EXISTENT
         runtime.context.set_replica_states(runtime.context.assignments)
         await runtime.replicas.startup()
-        assert runtime.context.replica_state(R1) is ONLINE
-        assert runtime.context.replica_state(replica(9)) is OFFLINE
+        assert runtime.context.replica_states.of(R1) is ONLINE
+        assert runtime.context.replica_states.of(replica(9)) is OFFLINE
 
 
 @pytest.mark.kafka("RSM-4")
@@ -212,7 +212,7 @@ async def test_deletion_successful_to_nonexistent(autojump_clock: MockClock) -> 
         runtime = await bench(w)
         assert await change(runtime, SUCCESSFUL, NON_EXISTENT) is NON_EXISTENT
         assert runtime.context.replicas(TP) == ()
-        assert runtime.context.replica_state(R1) is NON_EXISTENT
+        assert runtime.context.replica_states.of(R1) is NON_EXISTENT
 
 
 @pytest.mark.kafka("RSM-43")

@@ -10,9 +10,9 @@ import pytest
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.states import PartitionState, ReplicaState
 from kce.controller.topic_deletion import TopicDeletion
 from kce.zookeeper.model import BrokerEpoch, BrokerId, PartitionReplica, TopicPartition
 from tests.controller.conformance.bench import bench
@@ -63,7 +63,7 @@ async def deleted_by(w: World, controller: KafkaController, *brokers: int, of: S
 
 
 def states(controller: KafkaController, broker_id: int) -> set[ReplicaState]:
-    return {controller.context.replica_state(PartitionReplica(tp, BrokerId(broker_id))) for tp in PARTITIONS}
+    return {controller.context.replica_states.of(PartitionReplica(tp, BrokerId(broker_id))) for tp in PARTITIONS}
 
 
 def queues(controller: KafkaController) -> tuple[set[str], set[str], set[str]]:
@@ -82,7 +82,7 @@ def assert_gone(controller: KafkaController, *topics: str) -> None:
     assert not context.topics & set(topics)
     assert not any(context.partitions_of(topic) for topic in topics)
     assert not any(tp in context.leadership or tp in context.partition_states for tp in partitions)
-    assert {s for i in range(10) for s in context.replica_states_on(BrokerId(i), partitions)} <= {
+    assert {s for i in range(10) for s in context.replica_states.on(BrokerId(i), partitions)} <= {
         ReplicaState.NON_EXISTENT
     }
     assert queues(controller) == (set(), set(), set())
@@ -117,7 +117,7 @@ async def test_basic_deletion(autojump_clock: MockClock, monkeypatch: pytest.Mon
         context = controller.context
         assert {context.partition_state(tp) for tp in OF_BOTH} == {PartitionState.NON_EXISTENT}
         for of in BROKERS:
-            replicas = {context.replica_state(PartitionReplica(tp, BrokerId(of))) for tp in OF_BOTH}
+            replicas = {context.replica_states.of(PartitionReplica(tp, BrokerId(of))) for tp in OF_BOTH}
             assert replicas == {ReplicaState.DELETION_STARTED}
         assert queues(controller) == ({"t", "u"}, {"t", "u"}, set())
         sent = w.take()

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kce.broker_stub.errors import KafkaStorageError
-from kce.controller.context import ReplicaState
+from kce.controller.states import ReplicaState
 from kce.harness import HarnessError
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
