@@ -36,6 +36,9 @@ from pyspark.sql import functions as f
 #: Bytes of address space that Sail may take. At its start it takes 1.7 GB of it, and uses 50 MB.
 MAX_BYTES = 6 * 1024**3
 
+#: More would not help, and each takes address space.
+MAX_THREADS = 8
+
 #: The first Spark whose clients Sail refuses.
 TOO_NEW = (4, 3)
 
@@ -117,7 +120,8 @@ def _server() -> Iterator[int]:
     with tempfile.TemporaryFile() as errors:
         server = subprocess.Popen(
             [sys.executable, "-m", "kce.captures.spark.sail_server", str(MAX_BYTES)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=os.environ | {"RUST_LOG": "error"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            env=os.environ | {"RUST_LOG": "error", "TOKIO_WORKER_THREADS": str(min(os.cpu_count() or 1, MAX_THREADS))},
             start_new_session=True,  # Ctrl-C is for this process, which ends that one
         )  # fmt: skip
         try:

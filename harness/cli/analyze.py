@@ -1,4 +1,4 @@
-"""`kce analyze`: captures, analysed by Spark."""
+"""`kce analyze`: captures, analysed."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
 )  # fmt: skip
 @click.option(
     "--each", is_flag=True,
-    help="Analyse each of FILES by itself, one after the other in one session of Spark: only the first waits for its "
-    "start. --report is then a folder, for a report of each.",
+    help="Analyse each of FILES by itself, one after the other. --report is then a folder, for a report of each.",
 )  # fmt: skip
 @click.option(
     "--since", "since_ns", metavar="TIME", callback=parsed(selection.time_ns),
@@ -93,7 +92,10 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
 )
 @ports_option
 @click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
-@click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
+@click.option(
+    "--master", metavar="URL",
+    help="Run on this Spark cluster; local[*]: by Spark on this machine, however small the captures.",
+)  # fmt: skip
 @click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
 def analyze(
     files: tuple[str, ...],
@@ -113,9 +115,10 @@ def analyze(
     master: str | None,
     event_log: str | None,
 ) -> int:
-    """Analyse captures with Spark: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
+    """Analyse captures: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
 
-    FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files.
+    FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files. From 64 MB
+    on, Spark analyses them, which needs Java.
     """
     if comparing and (len(files) != 2 or out is not None or event_log is not None or form == "parquet"):
         raise click.UsageError("--compare takes two FILES, and neither --out, --event-log nor --format parquet")
