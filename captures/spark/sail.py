@@ -119,7 +119,8 @@ def _server() -> Iterator[int]:
     """The port of a process that serves Spark Connect. Raises SailError."""
     with tempfile.TemporaryFile() as errors:
         server = subprocess.Popen(
-            [sys.executable, "-m", "kce.captures.spark.sail_server", str(MAX_BYTES)],
+            # -P: it must not find modules where it is started
+            [sys.executable, "-P", "-m", "kce.captures.spark.sail_server", str(MAX_BYTES)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
             env=os.environ | {"RUST_LOG": "error", "TOKIO_WORKER_THREADS": str(min(os.cpu_count() or 1, MAX_THREADS))},
             start_new_session=True,  # Ctrl-C is for this process, which ends that one

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 
-KCE = [sys.executable, "-c", "import sys; from kce.harness.cli import main; sys.exit(main())"]
+KCE = [sys.executable, "-P", "-c", "import sys; from kce.harness.cli import main; sys.exit(main())"]
 
 #: A program that has no Java, and shows it if its analysis wants one.
 WITHOUT_JAVA = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": ""}
@@ -87,10 +87,14 @@ def test_sail_finds_what_spark_finds_in_a_span(spark, on_sail, findings_of):
         )
 
 
-def test_small_captures_need_no_java(tmp_path):
+def test_small_captures_need_no_java_and_no_module_of_the_current_folder(tmp_path):
+    (tmp_path / "resource.py").write_text("raise RuntimeError('a stranger')")
     command = [*KCE, "analyze", ZOMBIE, "--report", str(tmp_path / "r.html"), "--out",
                str(tmp_path / "tables")]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, env=WITHOUT_JAVA, timeout=120, check=True)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=WITHOUT_JAVA, cwd=tmp_path, timeout=120, check=True
+    )
+    assert "Sail failed" not in ran.stderr
     assert "acted as a zombie" in ran.stdout
     assert (tmp_path / "r.html").stat().st_size > 100_000
     ran = subprocess.run([*command, "--overwrite", "--master", "local[1]"], capture_output=True, text=True,
