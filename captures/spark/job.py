@@ -322,8 +322,8 @@ class _Job:
         shown = (
             exchanges.join(f.broadcast(wanted), ["file", "packet"])
             .withColumn("bodies", f.coalesce("evidence", f.lit("")))
+            .orderBy("file", "packet", "correlation_id")
             .select(*columns)
-            .orderBy("file", "packet")
         )
         return _rows(findings.Exchange, shown.toArrow())
 

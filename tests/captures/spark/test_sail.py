@@ -72,7 +72,7 @@ def test_sail_finds_what_spark_finds_in_captures_of_real_kafka(findings_of, on_s
     assert_same(analyze([CAPTURES[name]], evidence=True), findings_of(name))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, 13])
 def test_sail_finds_what_spark_finds_in_damaged_captures(spark, on_sail, tmp_path, seed):
     capture = tmp_path / "made.pcap"
     capture.write_bytes(observe(tap_of(seed), seed, **CASES["all of it"]).pcap)
