@@ -8,7 +8,6 @@ import sys
 #: module -> the extra of pyproject.toml that installs it
 EXTRA_OF = {
     "cryptography": "pkcs12",
-    "grpc": "spark",
     "jinja2": "spark",
     "llvmlite": "spark",
     "matplotlib": "spark",

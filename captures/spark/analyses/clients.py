@@ -52,7 +52,7 @@ def run(of: Frames) -> DataFrame:
     gaps = (
         with_running(
             answers, LAST, f.struct("response_time", "place"), "last", keys=key,
-            order=["response_time", "response_packet"], before=True, is_long=of.is_long,
+            order=["response_time", "response_packet", "packet", "correlation_id"], before=True, is_long=of.is_long,
         )
         .withColumns({"before": f.col("last.response_time"), "place_before": f.col("last.place")})
         .where("before is not null")

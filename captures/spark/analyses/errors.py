@@ -103,7 +103,8 @@ def run(of: Frames) -> DataFrame:
         .groupBy(*keys)
         .agg(f.count("*").alias("count"), f.max("latency_ms").alias("max_latency_ms"), *span(), *evidence())
     )
-    return as_table(TABLE, _with_names(counted)).orderBy(f.desc("count"), "first_time", "api", "topic", "partition")
+    in_order = (f.desc("count"), "first_time", "api", "topic", "partition", "error", "broker", "client_id", "client")
+    return as_table(TABLE, _with_names(counted)).orderBy(*in_order)
 
 
 def bursts(of: Frames) -> DataFrame:
@@ -118,7 +119,7 @@ def bursts(of: Frames) -> DataFrame:
         .withColumn("number", f.sum("apart").over(in_order))
         .groupBy(*keys, "number")
         .agg(f.count("*").alias("count"), f.min(f.struct("time", "packet", "file")).alias("first"), span()[1])
-        .orderBy(f.desc("count"))
+        .orderBy(f.desc("count"), "first", *keys)
         .limit(_MOST_BURSTS)
         .withColumn("first_time", f.col("first.time"))
         .select("*", "first.packet", "first.file")

@@ -35,7 +35,7 @@ def run(of: Frames) -> DataFrame:
     refused = of.exchanges.where(f.col("error_code").isin(*STALE))
     keys = ("error", "controller_id", "controller_epoch", "sender_broker_id", "broker", "api")
     counted = numbered(refused, *keys).groupBy(*keys).agg(f.count("*").alias("requests"), *span(), *evidence())
-    return as_table(TABLE, counted).orderBy("first_time", "broker")
+    return as_table(TABLE, counted).orderBy("first_time", "broker", "api")
 
 
 def findings(found: Results) -> Iterator[Finding]:

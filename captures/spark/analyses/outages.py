@@ -128,12 +128,12 @@ def moves(signs: DataFrame, silent: DataFrame, leaders: DataFrame, *, is_long: b
         with_running(
             signs.select(
                 f.col("broker_id").alias("old"), f.col("time").alias("at"), "packet", f.lit(False).alias("is_move"),
-                f.struct("time", "packet", "file", "kind").alias("life"), f.lit(None).cast(_MOVE).alias("move"),
+                f.struct("time", "packet", "file", "kind").alias("life"), f.lit(None).cast(_MOVE).alias("move"), "kind",
             ).unionByName(changed.select(
                 "old", f.col("end.time").alias("at"), "end.packet", f.lit(True).alias("is_move"),
-                f.lit(None).cast(_LIFE).alias("life"), moved.alias("move"),
+                f.lit(None).cast(_LIFE).alias("life"), moved.alias("move"), f.lit(None).cast("string").alias("kind"),
             )),
-            LAST, f.col("life"), "life", keys=["old"], order=["at", "packet", "is_move"], is_long=is_long,
+            LAST, f.col("life"), "life", keys=["old"], order=["at", "packet", "is_move", "kind"], is_long=is_long,
         )
         .where("move is not null")
         .select("old", "life", "move.*")

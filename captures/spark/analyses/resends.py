@@ -44,7 +44,7 @@ def run(of: Frames) -> DataFrame:
         )
         .where("requests > 1")
     )
-    return as_table(TABLE, counted).orderBy("first_time", "broker", "api")
+    return as_table(TABLE, counted).orderBy("first_time", "broker", "api", "packets")
 
 
 def findings(found: Results) -> Iterator[Finding]:

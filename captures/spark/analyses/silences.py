@@ -83,7 +83,7 @@ def silences(exchanges: DataFrame, shown: DataFrame, *, is_long: bool) -> DataFr
     closed = f.when(f.col("kind").startswith(CLOSED), f.col("time"))
     for value, name in ((f.struct("time", "packet", "file", "kind"), "last"), (closed, "closed")):
         gaps = with_running(
-            gaps, LAST, value, name, keys=["broker_id"], order=["time", "packet"], before=True, is_long=is_long
+            gaps, LAST, value, name, keys=["broker_id"], order=["time", "packet", "kind"], before=True, is_long=is_long
         )
     was_closing = f.coalesce(milliseconds("closed", "last.time") <= _IN_FLIGHT_MS, f.lit(False))
     gaps = (

@@ -33,9 +33,9 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    slowest = Window.partitionBy("api", "broker").orderBy(f.desc("latency_ms"), "time")
+    slowest = Window.partitionBy("api", "broker").orderBy(f.desc("latency_ms"), "time", "packet")
     ranked = of.controls.where("latency_ms is not null").withColumn("rank", f.row_number().over(slowest))
-    return as_table(TABLE, ranked.where(f"rank <= {_ROWS}")).orderBy(f.desc("latency_ms"), "time")
+    return as_table(TABLE, ranked.where(f"rank <= {_ROWS}")).orderBy(f.desc("latency_ms"), "time", "packet")
 
 
 def findings(found: Results) -> Iterator[Finding]:

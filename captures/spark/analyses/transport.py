@@ -32,7 +32,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     troubled = of.connections.where("is_kafka and (retransmits > 0 or resets > 0)")
-    return as_table(TABLE, troubled).orderBy("first_time")
+    return as_table(TABLE, troubled).orderBy("first_time", "connection")
 
 
 def findings(found: Results) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ def run(of: Frames) -> DataFrame:
         .agg(f.min("gone").alias("gone_time"))
     )
     counted = numbered(lost, *key).groupBy(*key).agg(f.count("*").alias("requests"), *span(), *evidence())
-    return as_table(TABLE, counted).orderBy("first_time", "client_id")
+    return as_table(TABLE, counted).orderBy("first_time", "client_id", "client")
 
 
 def _missing(of: Frames) -> DataFrame:
