@@ -25,6 +25,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark
@@ -32,6 +33,11 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+
+from kce.garbage import no_collection
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.client.retries import RetryPolicy
 
 #: Bytes of address space that Sail may take. At its start it takes 1.7 GB of it, and uses 50 MB.
 MAX_BYTES = 6 * 1024**3
@@ -76,7 +82,7 @@ def sail_session() -> Iterator[SparkSession]:
         try:
             spark = ConnectSession.builder.channelBuilder(channel).create()
             with contextlib.closing(spark.client) as client:
-                client.set_retry_policies([])  # a query that failed would fail again, for up to ten minutes
+                client.set_retry_policies([_unreadable_answers()])
                 client.disable_reattachable_execute()
                 spark.conf.set("spark.sql.session.timeZone", "UTC")
                 yield spark  # type: ignore[misc]  # it has all of Spark's methods that analyses use
@@ -85,10 +91,32 @@ def sail_session() -> Iterator[SparkSession]:
             raise SailError(details[1] if details else str(e).strip().partition("\n")[0] or type(e).__name__) from e
 
 
+def _unreadable_answers() -> RetryPolicy:
+    """Repeats a call whose answer gRPC cannot read, which was seen once; not one whose answers come in a stream.
+
+    By default, pyspark repeats what failed for up to ten minutes, also if Sail has ended.
+    """
+    import grpc  # type: ignore[import-untyped]
+    from pyspark.sql.connect.client.retries import RetryPolicy
+
+    class UnreadableAnswers(RetryPolicy):
+        def can_retry(self, exception: BaseException) -> bool:
+            return (
+                isinstance(exception, grpc.RpcError)
+                and not isinstance(exception, Iterator)
+                and "deserializing" in str(exception)
+            )
+
+    return UnreadableAnswers(max_retries=3, initial_backoff=1)
+
+
 @contextlib.contextmanager
 def connect_mode() -> Iterator[None]:
-    """Columns and windows are made for Spark Connect, in all threads. One at a time."""
-    with _one_at_a_time:
+    """Columns and windows are made for Spark Connect, in all threads. One at a time.
+
+    Without collections, for a finalizer that runs within a call of gRPC may call it again (SPARK-58268).
+    """
+    with _one_at_a_time, no_collection():
         os.environ[_CONNECT_MODE] = "1"
         try:
             yield
@@ -101,7 +129,7 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     if table.num_rows:
         # a view, for each query would send the rows again, as often as it names them
         name = f"rows_{uuid.uuid4().hex}"
-        spark.createDataFrame(table).createTempView(name)
+        spark.createDataFrame(table).createOrReplaceTempView(name)
         return spark.table(name)
     # of no rows, Spark Connect wants to be told a schema, which Sail then takes for another than that of rows
     fields = [pa.field(field.name, field.type) for field in table.schema]

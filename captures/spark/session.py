@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import re
@@ -18,7 +17,6 @@ from typing import Any
 
 import pyspark.accumulators
 import pyspark.core.context
-import pyspark.sql.pandas.functions
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
@@ -27,10 +25,6 @@ from kce.captures.spark.versions import check_versions
 from kce.java import JavaMissing, find_java
 
 logger = logging.getLogger(__name__)
-
-if importlib.util.find_spec("pandas") is None:
-    # mapInArrow does not use pandas, but requires it when called
-    vars(pyspark.sql.pandas.functions)["require_minimum_pandas_version"] = lambda: None
 
 #: the paths of Unix sockets end at 104 bytes on macOS, at 108 elsewhere; Spark's names for them take 43 of these
 _LONGEST_SOCKET_FOLDER = 60

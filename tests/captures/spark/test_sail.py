@@ -13,9 +13,11 @@ import os
 import subprocess
 import sys
 
+import grpc
 import psutil
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql import is_remote
 
@@ -146,6 +148,19 @@ def test_spark_goes_on_where_sail_fails(spark, monkeypatch, caplog, failing):
     (record,) = caplog.records
     assert record.getMessage().startswith("Sail failed, Spark goes on: ")
     assert not is_remote()
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again(sail_of_session, monkeypatch):
+    read, failures = grpc._common.deserialize, [True, True]
+    monkeypatch.setattr(
+        grpc._common, "deserialize", lambda data, of: None if failures and failures.pop() else read(data, of)
+    )
+    assert sail_of_session.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert not failures
+    failures += [True] * 9
+    with pytest.warns(UserWarning, match="retries"), pytest.raises(PySparkException):
+        sail_of_session.conf.get("spark.sql.session.timeZone")
+    assert len(failures) == 5  # four tries
 
 
 def test_a_query_that_needs_too_much_memory_ends_sail_alone(monkeypatch):
