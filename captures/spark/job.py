@@ -139,7 +139,7 @@ def analyze_both(
     master: str | None = None, thresholds: Thresholds = THRESHOLDS,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Comparison:  # fmt: skip
-    """Two captures in one session, compared. Each may be a glob. Raises CaptureError."""
+    """Two captures, compared. Each may be a glob. Raises CaptureError."""
     found = []
     for _, each in analyze_each(
         [before, after], only=only, ports=ports, span=span, master=master, thresholds=thresholds, progress=progress

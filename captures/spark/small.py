@@ -1,4 +1,4 @@
-"""Small captures are decoded in the driver, by the code of the tasks: no worker starts, and Java starts meanwhile."""
+"""Small captures are decoded in the driver, by the code of the tasks: no worker starts; Sail or Java does meanwhile."""
 
 from __future__ import annotations
 

@@ -170,9 +170,11 @@ def test_a_query_that_needs_too_much_memory_ends_sail_alone(monkeypatch):
 
 
 def test_sail_ends_with_its_process_however_that_ends():
-    program = "import time\nfrom kce.captures.spark.sail import sail_session\n" \
-              "with sail_session(): print('ready', flush=True); time.sleep(600)"  # fmt: skip
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+    program = (
+        "from kce.captures.spark.sail import sail_session\nwith sail_session(): print('ready', flush=True); input()"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout.readline() == b"ready\n"
         (server,) = psutil.Process(parent.pid).children()
         parent.kill()
