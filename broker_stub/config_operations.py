@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kce.broker_stub.config_entries import broker_config_def
@@ -21,6 +21,7 @@ from kce.wire.configuration import (
 )
 
 _OF_LISTENER: Final = "listener.name."
+_NULL: Final = "Null value not supported for : "
 
 
 class OpType(enum.IntEnum):
@@ -36,6 +37,15 @@ class Change(NamedTuple):
     name: str
     op: int
     value: str | None
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """What is wrong whatever the resource is. Raises InvalidRequest."""
+    if len({change.name for change in changes}) < len(changes):
+        raise InvalidRequest("Error due to duplicate config keys")
+    nulls = [change.name for change in changes if change.value is None and change.op != OpType.DELETE]
+    if nulls:
+        raise InvalidRequest(f"{_NULL}{', '.join(nulls)}")
 
 
 def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
@@ -91,15 +101,11 @@ def _changed(
     config: Mapping[str, str], changes: Iterable[Change], definition: Callable[[str], ConfigDef | None]
 ) -> dict[str, str]:
     changed = dict(config)
-    seen: set[str] = set()
     for name, op, value in changes:
-        if name in seen:
-            raise InvalidRequest(f"{name} appears twice")
-        seen.add(name)
         if op == OpType.DELETE:
             changed.pop(name, None)
         elif value is None:
-            raise InvalidRequest(f"{name} has no value")
+            raise InvalidRequest(f"{_NULL}{name}")
         elif op == OpType.SET:
             changed[name] = value
         elif op in (OpType.APPEND, OpType.SUBTRACT):

@@ -27,6 +27,8 @@ _CRC_AT: Final = 17
 _MAGIC_AT: Final = 16
 #: the lower byte of the attributes
 _FLAGS_AT: Final = 22
+#: of any magic: of an empty message of magic 0
+_LEAST_LENGTH: Final = MIN_BYTES - OVERHEAD_BYTES
 _LEGACY_CRC_FROM: Final = 16
 _LEGACY: Final = struct.Struct(">qiIbb")
 _TIMESTAMP: Final = struct.Struct(">q")
@@ -159,9 +161,19 @@ def is_one_batch(data: bytes | memoryview) -> bool:
     )
 
 
-def may_be_transactional(data: bytes | memoryview) -> bool:
-    """False if the first batch is not transactional, or not there."""
-    return len(data) > _FLAGS_AT and data[_MAGIC_AT] == 2 and bool(data[_FLAGS_AT] & _TRANSACTIONAL)
+def begins_corrupt(data: bytes | memoryview) -> bool:
+    """Whether the size or the magic of the first batch is impossible, as far as they are there."""
+    size = len(data)
+    return (size >= OVERHEAD_BYTES and _LENGTH.unpack_from(data, 8)[0] < _LEAST_LENGTH) or (
+        size > _MAGIC_AT and data[_MAGIC_AT] > 2
+    )
+
+
+def begins_transactional(data: bytes | memoryview) -> bool:
+    """Whether the first batch is whole and transactional."""
+    if len(data) <= _FLAGS_AT or data[_MAGIC_AT] != 2 or not data[_FLAGS_AT] & _TRANSACTIONAL:
+        return False
+    return OVERHEAD_BYTES + int(_LENGTH.unpack_from(data, 8)[0]) <= len(data)
 
 
 def check_crc(batch: memoryview, header: BatchHeader) -> None:

@@ -12,7 +12,13 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kce.broker_stub import broker_loggers
 from kce.broker_stub.config_entries import BrokerSettings
-from kce.broker_stub.config_operations import Change, OpType, changed_broker_config, changed_topic_config
+from kce.broker_stub.config_operations import (
+    Change,
+    OpType,
+    changed_broker_config,
+    changed_topic_config,
+    check_changes,
+)
 from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
@@ -27,8 +33,7 @@ from kce.zookeeper.znodes import DEFAULT_ENTITY
 log = logging.getLogger(__name__)
 
 _NAMES: Final = {TOPIC: "TOPIC", BROKER: "BROKER", BROKER_LOGGER: "BROKER_LOGGER"}
-_ONLY_FOR: Final = "AlterConfigs is only supported for topics and brokers, but resource type is "
-
+_CLIENT_METRICS: Final = 16
 
 R = TypeVar("R")
 
@@ -75,26 +80,23 @@ async def alter_all(
 ) -> Iterable[Result]:
     """Change each resource. ``replace``: start from an empty configuration."""
     counts = Counter(resource for resource, _ in changes_by_resource)
-    results: dict[Resource, tuple[ErrorCode, str | None]] = {}
+    results: list[Result] = []
     for resource, changes in changes_by_resource:
         try:
-            if counts[resource] > 1:
-                results[resource] = ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
-                continue
+            _check(resource, changes, times=counts[resource], replace=replace)
             denied = denied_config(resource.type, resource.name, Operation.ALTER_CONFIGS, context, services)
-            if denied is not None:
-                results[resource] = denied, None
-                continue
-            await _alter(resource, changes, services, validate_only=validate_only, replace=replace)
-            results[resource] = ErrorCode.NONE, None
+            result: tuple[ErrorCode, str | None] = denied or ErrorCode.NONE, None
+            if denied is None:
+                await _alter(resource, changes, services, validate_only=validate_only, replace=replace)
         except InvalidConfig as e:
-            results[resource] = e.code, _with_resource(resource, str(e))
+            result = e.code, _with_resource(resource, str(e))
         except ApiException as e:
-            results[resource] = e.code, str(e)
+            result = e.code, str(e)
         except Exception as e:  # the other resources still get their results
             log.exception("could not change the settings of %r", resource)
-            results[resource] = ErrorCode.UNKNOWN_SERVER_ERROR, str(e)
-    return results.items()
+            result = ErrorCode.UNKNOWN_SERVER_ERROR, str(e)
+        results.append((resource, result))
+    return results
 
 
 async def _alter(
@@ -102,8 +104,6 @@ async def _alter(
 ) -> None:
     """Read, change and store, without a version check, like Kafka. Raises ApiException."""
     if resource.type == BROKER_LOGGER:
-        if replace:
-            raise InvalidRequest(f"{_ONLY_FOR}{_NAMES[resource.type]}")
         _check_broker(resource, services)
         broker_loggers.change(changes, validate_only=validate_only)
         return
@@ -155,14 +155,23 @@ def _entity(resource: Resource, services: Services) -> tuple[str, str]:
         if resource.name:
             _check_broker(resource, services)
         return "brokers", resource.name or DEFAULT_ENTITY
-    raise InvalidRequest(f"{_ONLY_FOR}{resource.type}")
+    raise InvalidRequest("AlterConfigs is only supported for topics and brokers, but resource type is CLIENT_METRICS")
+
+
+def _check(resource: Resource, changes: Sequence[Change], *, times: int, replace: bool) -> None:
+    """What Kafka checks before the client's rights. Raises InvalidRequest (rule B7.27)."""
+    if times > 1:
+        raise InvalidRequest("Each resource must appear at most once.")
+    check_changes(changes)
+    if resource.type not in (TOPIC, BROKER, _CLIENT_METRICS) and (replace or resource.type != BROKER_LOGGER):
+        raise InvalidRequest(f"Unknown resource type {resource.type}")
 
 
 def _check_broker(resource: Resource, services: Services) -> None:
     """Raises InvalidRequest."""
     own = str(services.config.broker_id)
     if not resource.name.removeprefix("-").isdecimal():
-        raise InvalidRequest(f"Broker id must be an integer, but it is: {resource.name}")
+        raise InvalidRequest(f"Node id must be an integer, but it is: {resource.name}")
     if resource.name != own:
         raise InvalidRequest(f"Unexpected broker id, expected {own}, but received {resource.name}")
 

@@ -21,9 +21,14 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 def respond(
     message: AlterReplicaLogDirsRequest, context: RequestContext, services: Services
 ) -> AlterReplicaLogDirsResponse:
-    return _response(
-        {partition: services.log_dir_moves.alter(partition, path) for partition, path in _wanted(message).items()}
-    )
+    return _response({partition: _alter(partition, path, services) for partition, path in _wanted(message).items()})
+
+
+def _alter(partition: TopicPartition, path: str, services: Services) -> ErrorCode:
+    code = services.log_dir_moves.alter(partition, path)
+    if code is ErrorCode.REPLICA_NOT_AVAILABLE and services.metadata_cache.snapshot.partition(partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return code
 
 
 def _wanted(message: AlterReplicaLogDirsRequest) -> dict[TopicPartition, str]:

@@ -33,10 +33,10 @@ def handle(request: Request, message: DeleteRecordsRequest, services: Services) 
             partition = TopicPartition(topic.name, entry.partition_index)
             if topic.name in denied:
                 refused[partition] = _NO_LOW_WATERMARK, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif topic.name in INTERNAL_TOPICS:
-                refused[partition] = _NO_LOW_WATERMARK, ErrorCode.INVALID_TOPIC_EXCEPTION
             elif snapshot.partition(partition) is None:
                 refused[partition] = _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif topic.name in INTERNAL_TOPICS:
+                refused[partition] = _NO_LOW_WATERMARK, ErrorCode.INVALID_TOPIC_EXCEPTION
             else:
                 offsets[partition] = entry.offset
 

@@ -16,6 +16,7 @@ from kce.broker_stub.config_entries import (
     dynamic_default_entries,
     topic_entries,
 )
+from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import CLUSTER_NAME, Operation, ResourceType
@@ -48,13 +49,16 @@ async def broker_settings(services: Services) -> BrokerSettings:
 async def respond(
     message: DescribeConfigsRequest, context: RequestContext, services: Services
 ) -> DescribeConfigsResponse:
+    """Raises InvalidRequest."""
+    for resource in message.resources:
+        if resource.resource_type not in (TOPIC, *_OF_CLUSTER):
+            raise InvalidRequest(f"unexpected resource type {resource.resource_type} of {resource.resource_name!r}")
     broker = await broker_settings(services)
-    version = context.api_version
     results = []
     for resource in message.resources:
         denied = denied_config(resource.resource_type, resource.resource_name, _DESCRIBE, context, services)
         if denied is None:
-            results.append(await _describe(resource, message, version, broker, services))
+            results.append(await _describe(resource, message, broker, services))
         else:
             results.append(_refusal(resource, denied, denied.name))
     return DescribeConfigsResponse(results=tuple(results))
@@ -76,7 +80,6 @@ def denied_config(
 async def _describe(
     resource: DescribeConfigsResource,
     message: DescribeConfigsRequest,
-    version: int,
     broker: BrokerSettings,
     services: Services,
 ) -> DescribeConfigsResult:
@@ -109,12 +112,12 @@ async def _describe(
         resource_type=resource.resource_type,
         resource_name=name,
         error_message=None,
-        configs=tuple(_results(found, resource, version, with_synonyms=message.include_synonyms)),
+        configs=tuple(_results(found, resource, with_synonyms=message.include_synonyms)),
     )
 
 
 def _results(
-    entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, version: int, *, with_synonyms: bool
+    entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, *, with_synonyms: bool
 ) -> Iterable[DescribeConfigsResourceResult]:
     keys = resource.configuration_keys
     for entry in entries:
@@ -123,7 +126,6 @@ def _results(
                 name=entry.name,
                 value=entry.value,
                 read_only=entry.read_only,
-                is_default=version == 0 and entry.source is ConfigSource.DEFAULT_CONFIG,
                 config_source=entry.source,
                 is_sensitive=entry.is_sensitive,
                 synonyms=tuple(

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.admin import wait_for
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.metadata_cache import MetadataSnapshot
@@ -34,11 +34,11 @@ _TIMED_OUT: Final[_Error] = ErrorCode.REQUEST_TIMED_OUT, None
 
 
 async def respond(message: ElectLeadersRequest, context: RequestContext, services: Services) -> ElectLeadersResponse:
-    """Raises InvalidRequest."""
+    """Raises Refused."""
     try:
         ElectionType(message.election_type)
-    except ValueError:
-        raise InvalidRequest(f"unknown election type {message.election_type}") from None
+    except ValueError as e:
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(e)) from None
     for_all = message.topic_partitions is None
     errors, leaders = await _elected(_with_partitions(message, services), context.api_version, services)
 

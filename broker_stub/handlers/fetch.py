@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from kce import wire
 from kce.broker_stub.authorization import Authorization
@@ -32,7 +33,7 @@ from kce.wire import (
     FetchResponse,
     single_fetch,
 )
-from kce.wire.vocabulary import TopicPartition
+from kce.wire.vocabulary import NO_EPOCH, TopicPartition
 
 _IDS_SINCE: Final = 13
 _RACK_SINCE: Final = 11
@@ -53,7 +54,7 @@ def handle(request: Request, message: FetchRequest | single_fetch.SingleFetch, s
             message.session_id if version >= 7 else NO_SESSION,
             message.session_epoch if version >= 7 else FINAL_EPOCH,
             replica_id,
-            list(_wanted(message, version)),
+            _wanted(message, version),
             _forgotten(message, version),
             uses_topic_ids=version >= _IDS_SINCE,
         )
@@ -85,7 +86,7 @@ def _asked(
         max_wait_ms=message.max_wait_ms if is_complete else 0,  # rule B2.18
         min_bytes=min(message.min_bytes, max_bytes),
         max_bytes=max_bytes,
-        isolation=isolation_of(replica_id, message.isolation_level),
+        isolation=isolation_of(replica_id, message.isolation_level if known else 0),
         leader_only=replica_id >= 0 or version < 11,  # rule B4.9
         hard_limit=version < _MAX_BYTES_SINCE,
         consumer=_consumer(replica_id, message, context, services),
@@ -103,7 +104,8 @@ def _asked(
 
     def respond(reads: Sequence[Read]) -> None:
         rest = iter(reads)
-        answers = [(one, one.answer if one.answer is not None else next(rest)) for one in requested]
+        answers = [(one, next(rest)) for one in requested if one.answer is None]
+        answers += [(one, one.answer) for one in requested if one.answer is not None]  # rule B4.2
         if replica_id >= 0:
             _record(answers, replica_id, services)
             request.exempt()  # rule B4.45
@@ -129,20 +131,23 @@ def _consumer(replica_id: int, message: FetchRequest, context: RequestContext, s
     return Consumer(message.rack_id, context.listener)
 
 
-def _wanted(message: FetchRequest, version: int) -> Iterator[Wanted]:
+def _wanted(message: FetchRequest, version: int) -> list[Wanted]:
+    """What is asked of each partition; of one that is there twice the last."""
+    wanted: dict[tuple[str, UUID | None, int], Wanted] = {}
     for topic in message.topics:
         topic_id = topic.topic_id if version >= _IDS_SINCE else None
         for entry in topic.partitions:
-            yield Wanted(
+            wanted[topic.topic, topic_id, entry.partition] = Wanted(
                 topic.topic,
                 topic_id,
                 entry.partition,
                 entry.fetch_offset,
                 entry.partition_max_bytes,
                 entry.log_start_offset,
-                entry.current_leader_epoch,
-                entry.last_fetched_epoch,
+                max(entry.current_leader_epoch, NO_EPOCH),
+                max(entry.last_fetched_epoch, NO_EPOCH),
             )
+    return list(wanted.values())
 
 
 def _forgotten(message: FetchRequest, version: int) -> list[Key]:
@@ -197,13 +202,13 @@ def _requested(
         )
         answer = None
         if denied.whole:
-            answer = Read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            answer = Read(ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=())
         elif name is None:
-            answer = Read(ErrorCode.UNKNOWN_TOPIC_ID)
+            answer = Read(ErrorCode.UNKNOWN_TOPIC_ID, aborted=())
         elif denied.by_topic and denied(name):
-            answer = Read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            answer = Read(ErrorCode.TOPIC_AUTHORIZATION_FAILED, aborted=())
         elif snapshot.partition(fetch.partition) is None:
-            answer = Read(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            answer = Read(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, aborted=())
         yield Requested(one, fetch, answer)
 
 

@@ -36,7 +36,7 @@ from kce.wire import (
 from kce.wire.vocabulary import TopicPartition
 
 #: the first version that knows each of these (rule B7.17)
-_SINCE: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE: Final = {EARLIEST: 0, LATEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
 def respond(message: ListOffsetsRequest, context: RequestContext, services: Services) -> ListOffsetsResponse:
@@ -76,8 +76,9 @@ def _answer(
     try:
         if is_repeated and version > 0:
             raise Refused(ErrorCode.INVALID_REQUEST)
-        if version == 0 and entry.timestamp < EARLIEST:
+        if entry.timestamp < 0 and version < _SINCE.get(entry.timestamp, version + 1):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+        isolation = isolation_of(message.replica_id, message.isolation_level if message.replica_id == CONSUMER else 0)
         partition = services.data_plane.partition(TopicPartition(topic, entry.partition_index))
         leader_only = message.replica_id != DEBUGGING_CONSUMER
         log = partition.log_for(entry.current_leader_epoch, leader_only=leader_only)
@@ -85,8 +86,7 @@ def _answer(
             return ListOffsetsPartitionResponse(
                 partition_index=entry.partition_index, old_style_offsets=_old_offsets(log, entry, message.replica_id)
             )
-        isolation = isolation_of(message.replica_id, message.isolation_level)
-        found = _find(partition, log, entry.timestamp, isolation, version)
+        found = _find(partition, log, entry.timestamp, isolation)
     except ApiException as e:
         return _refused(entry, _code(e.code, version))
     return ListOffsetsPartitionResponse(
@@ -102,10 +102,8 @@ def _code(code: ErrorCode, version: int) -> ErrorCode:
     return ErrorCode.LEADER_NOT_AVAILABLE if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < 5 else code
 
 
-def _find(partition: Partition, log: Log, timestamp: int, isolation: Isolation, version: int) -> FoundOffset:
+def _find(partition: Partition, log: Log, timestamp: int, isolation: Isolation) -> FoundOffset:
     """Raises ApiException."""
-    if timestamp < LATEST and timestamp != EARLIEST and version < _SINCE.get(timestamp, version + 1):
-        raise Refused(ErrorCode.UNSUPPORTED_VERSION)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return earliest(log)
     if timestamp == LATEST_TIERED:

@@ -27,7 +27,7 @@ from kce.wire import (
     TopicProduceResponse,
     single_produce,
 )
-from kce.wire.batch_header import is_one_batch, may_be_transactional, read_headers
+from kce.wire.batch_header import begins_corrupt, begins_transactional, is_one_batch, read_headers
 from kce.wire.errors import CorruptRecord
 from kce.wire.record import Codec
 from kce.wire.vocabulary import TopicPartition, by_topic
@@ -54,10 +54,8 @@ _WITHOUT_LOG_START: Final = frozenset(
 def handle(request: Request, message: ProduceRequest, services: Services) -> None:
     """Raises Refused."""
     context = request.context
-    denied: Container[str] = ()
-    if services.authorization.is_on or message.transactional_id is None:
-        denied = _denied(message, context, services.authorization)
-    refused: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
+    denied = _denied(message, context, services.authorization)
+    refused: dict[TopicPartition, ErrorCode] = {}
     records: dict[TopicPartition, Buffer] = {}
     for topic in message.topic_data:
         for data in topic.partition_data:
@@ -67,17 +65,16 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
                     raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 records[partition] = _checked(partition, data.records or b"", message, context, services)
             except ApiException as e:
-                refused[partition] = e, e.code
+                refused[partition] = e.code
 
     def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
-        results = {**refused, **results}
         if message.acks != 0:
-            answer_by(request, lambda: _answer_all(request, results, services))
+            answer_by(request, lambda: _answer_all(request, results, refused, services))
             return
         if services.quotas.produce.enabled:  # rule B8.7
             request.exempt()
             request.throttle(services.quotas.charge_produce(request))
-        if any(code for _, code in results.values()):  # rule B3.36
+        if refused or any(code for _, code in results.values()):  # rule B3.36
             request.close_connection()
         else:
             request.no_response()
@@ -94,13 +91,16 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
 
 
 def _answer_all(
-    request: Request, results: Mapping[TopicPartition, tuple[Produced, ErrorCode]], services: Services
+    request: Request,
+    results: Mapping[TopicPartition, tuple[Produced, ErrorCode]],
+    refused: Mapping[TopicPartition, ErrorCode],
+    services: Services,
 ) -> None:
     payload = None
-    if len(results) == 1 and not services.quotas.produce.enabled and not request.is_timed:
+    if len(results) == 1 and not refused and not services.quotas.produce.enabled and not request.is_timed:
         payload = _single(results, request.context)
     if payload is None:
-        request.respond(_throttled(response(results, request.context, services), request, services))
+        request.respond(_throttled(response(results, refused, request.context, services), request, services))
     else:
         request.respond_payload(payload, single_produce.ERRORS)
 
@@ -127,7 +127,7 @@ def _throttled(answer: ProduceResponse, request: Request, services: Services) ->
 def _denied(message: ProduceRequest, context: RequestContext, authorization: Authorization) -> Container[str]:
     """The topics that the client may not write. Raises Refused (rules B3.1, T14.4)."""
     name = message.transactional_id
-    if (name is None or authorization.is_on) and _is_transactional(message):
+    if _is_transactional(message):
         if name is None:
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
@@ -135,16 +135,13 @@ def _denied(message: ProduceRequest, context: RequestContext, authorization: Aut
 
 
 def _is_transactional(message: ProduceRequest) -> bool:
-    """Whether the first batch for any partition is; what cannot be read is not."""
+    """Whether the first batch for any partition is. Raises CorruptMessage for one that cannot be a batch."""
     for topic in message.topic_data:
         for data in topic.partition_data:
-            if not may_be_transactional(data.records or b""):
-                continue
-            try:
-                first = next(iter(read_headers(data.records or b"")), None)
-            except CorruptRecord:
-                continue
-            if first is not None and first[1].is_transactional:
+            records = data.records or b""
+            if begins_corrupt(records):
+                raise CorruptMessage("a batch of an impossible size or magic")
+            if begins_transactional(records):
                 return True
     return False
 
@@ -178,9 +175,12 @@ def _check_shape(records: Buffer, api_version: int) -> None:
 
 
 def response(
-    results: Mapping[TopicPartition, tuple[Produced, ErrorCode]], context: RequestContext, services: Services
+    results: Mapping[TopicPartition, tuple[Produced, ErrorCode]],
+    refused: Mapping[TopicPartition, ErrorCode],
+    context: RequestContext,
+    services: Services,
 ) -> ProduceResponse:
-    """Rules B3.39 to B3.43."""
+    """Rules B3.39 to B3.43. ``refused`` never reached a log."""
     tells_leaders = context.header.api_version >= 10
     leaders = {
         partition: current_leader(services, partition)
@@ -191,6 +191,10 @@ def response(
         partition: _answer(partition, produced, code, leaders.get(partition), services)
         for partition, (produced, code) in results.items()
     }
+    for partition, code in refused.items():
+        answers[partition] = PartitionProduceResponse(
+            index=partition.partition, error_code=code, base_offset=-1, log_start_offset=-1
+        )
     nodes = endpoints(services, context.listener, [leader for leader, _ in leaders.values()])
     return ProduceResponse(
         responses=tuple(

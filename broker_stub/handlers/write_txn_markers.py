@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.transactions import check_supported
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
@@ -23,7 +23,7 @@ from kce.wire import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kce.wire.record import EndTransactionMarker
+from kce.wire.record import NO_PRODUCER, EndTransactionMarker
 from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition, by_topic
 
@@ -45,7 +45,8 @@ def handle(request: Request, message: WriteTxnMarkersRequest, services: Services
 
     def done(marker: WritableTxnMarker, result: Mapping[TopicPartition, ErrorCode]) -> None:
         nonlocal waiting
-        codes.setdefault(marker.producer_id, {}).update(result)
+        if result:
+            codes.setdefault(marker.producer_id, {}).update(result)
         waiting -= 1
         if not waiting:
             respond()
@@ -67,10 +68,9 @@ def _write(
     services: Services,
     done: Callable[[WritableTxnMarker, Mapping[TopicPartition, ErrorCode]], None],
 ) -> None:
-    """Rules T7.2, T7.6."""
-    records: dict[TopicPartition, Buffer] = {}
+    """Rules T7.2, T7.6. Raises Refused."""
+    writable: list[TopicPartition] = []
     refused: dict[TopicPartition, ErrorCode] = {}
-    batch = _batch(marker, services.log_manager.now_ms())
     for partition in _partitions(marker):
         hosted = services.replica_manager.partitions.get(partition)
         if hosted is None or hosted.log is None:
@@ -78,7 +78,9 @@ def _write(
         elif hosted.log.config.record_version < 2:
             refused[partition] = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         else:
-            records[partition] = batch
+            writable.append(partition)
+    if writable and NO_PRODUCER in (marker.producer_id, marker.producer_epoch):
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without producer id or epoch")
 
     def appended(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
         codes = {partition: code for partition, (_, code) in results.items()}
@@ -91,7 +93,8 @@ def _write(
             services.groups.manager.transaction_ended(marker.producer_id, groups, committed=marker.transaction_result)
         done(marker, {**refused, **codes})
 
-    if records:
+    if writable:
+        records = dict.fromkeys(writable, _batch(marker, services.log_manager.now_ms()))
         timeout_ms = services.config.request_timeout_ms
         services.data_plane.append(records, ALL, timeout_ms, appended, origin=Origin.COORDINATOR)
     else:
@@ -140,7 +143,7 @@ def error_response(
     """The error for every partition."""
     codes: Codes = {}
     for marker in message.markers:
-        codes.setdefault(marker.producer_id, {}).update(dict.fromkeys(_partitions(marker), error))
+        codes[marker.producer_id] = dict.fromkeys(_partitions(marker), error)
     return _response(codes)
 
 

@@ -106,7 +106,10 @@ def read_partition(
     diverging = _diverging_epoch(log, fetch)
     if diverging is not None:
         return _read(log, nothing, bound)._replace(diverging=diverging)
-    fetched = log.read(fetch.offset, min(fetch.max_bytes, max_bytes), params.isolation, at_least_one=at_least_one)
+    size = min(fetch.max_bytes, max_bytes)
+    fetched = log.read(fetch.offset, size, params.isolation, at_least_one=at_least_one)
+    if size < 0 and fetch.offset < log.located_end(params.isolation).offset:
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"max bytes {size}")
     if fetched.is_incomplete and not params.hard_limit:
         fetched = fetched._replace(records=b"")
     return _read(log, fetched, bound, fetched.aborted if params.isolation is Isolation.COMMITTED else None)

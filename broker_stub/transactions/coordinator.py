@@ -281,7 +281,7 @@ class TransactionCoordinator:
             and (not producer_ids or metadata.values.producer_id in producer_ids)
             and (longer_than_ms < 0 or now - metadata.values.start_ms > longer_than_ms)
         )
-        return Listed(ErrorCode.NONE, tuple(state for state in states if state not in _STATES), found)
+        return Listed(ErrorCode.NONE, tuple(dict.fromkeys(s for s in states if s not in _STATES)), found)
 
 
 def _check_not_ending(metadata: TransactionMetadata, *, or_pending: bool) -> None:

@@ -30,7 +30,7 @@ async def test_describe_configs(version: int, node: Node) -> None:  # rule B7.25
     node.services.admin.configs["brokers", "<default>"] = {"num.io.threads": "5"}
     resources = (
         resource(TOPIC, "a", "retention.ms", "segment.bytes"), resource(TOPIC, "b"), resource(TOPIC, "?"),
-        resource(BROKER, "1", "num.io.threads"), resource(BROKER, ""), resource(BROKER, "2"), resource(32, "group"),
+        resource(BROKER, "1", "num.io.threads"), resource(BROKER, ""), resource(BROKER, "2"), resource(16, "x"),
     )  # fmt: skip
     synonyms = version > 0
     results = (
@@ -45,12 +45,15 @@ async def test_describe_configs(version: int, node: Node) -> None:  # rule B7.25
     ]
     topic = {entry.name: entry for entry in results[0].configs}
     assert {name: entry.value for name, entry in topic.items()} == {"retention.ms": "7", "segment.bytes": "1073741824"}
-    assert topic["segment.bytes"].is_default == (version == 0)
+    assert not topic["segment.bytes"].is_default  # Kafka 3.9 never sets it
     assert [(s.name, s.value, s.source) for s in topic["retention.ms"].synonyms] == (
         [("retention.ms", "7", 1)] if synonyms else []
     )
     assert [(e.name, e.value) for e in results[3].configs] == [("num.io.threads", "5")]
     assert [(e.name, e.value) for e in results[4].configs] == [("num.io.threads", "5")]
+    groups = (resource(TOPIC, "a"), resource(32, "group"))
+    refused = (await node.ask(wire.DescribeConfigsRequest(resources=groups), version)).results
+    assert [r.error_code for r in refused] == [ErrorCode.INVALID_REQUEST] * 2
 
 
 def alter(kind: int, name: str, **values: str | None) -> wire.AlterConfigsRequestAlterConfigsResource:
@@ -75,7 +78,7 @@ async def test_alter_configs_replaces_all_settings(node: Node) -> None:  # rule 
     assert [(r.resource_type, r.resource_name, r.error_code) for r in answer.responses] == [
         (TOPIC, "a", ErrorCode.NONE), (TOPIC, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "", ErrorCode.INVALID_REQUEST), (BROKER, "2", ErrorCode.INVALID_REQUEST),
-        (BROKER, "", ErrorCode.NONE), (BROKER, "1", ErrorCode.NONE), (16, "x", ErrorCode.INVALID_REQUEST),
+        (BROKER, "", ErrorCode.NONE), (BROKER, "1", ErrorCode.NONE), *[(16, "x", ErrorCode.INVALID_REQUEST)] * 2,
     ]  # fmt: skip
     assert stored == {
         ("topics", "a"): {"segment.bytes": "100"},
@@ -113,9 +116,9 @@ async def test_a_store_error_fails_only_its_resource(node: Node, monkeypatch: py
 
 
 async def test_resources_that_are_no_topics(node: Node) -> None:  # rules B7.27 to B7.29
-    only = "AlterConfigs is only supported for topics and brokers, but resource type is "
-    unexpected, integer = "Unexpected broker id, expected 1, but received ", "Broker id must be an integer, but it is: "
-    logger, invalid = "BROKER_LOGGER", ErrorCode.INVALID_REQUEST
+    only = "Unknown resource type "
+    unexpected, integer = "Unexpected broker id, expected 1, but received ", "Node id must be an integer, but it is: "
+    logger, invalid = "8", ErrorCode.INVALID_REQUEST
     cases = (
         (8, "1", invalid, only + logger, ErrorCode.NONE, None),
         (8, "2", invalid, only + logger, invalid, unexpected + "2"),

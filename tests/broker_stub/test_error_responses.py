@@ -535,7 +535,7 @@ ERRORS: Final = [
                         ),
                     ),
                 )
-                for producer, numbers in ((7, (0, 3, 2)), (8, (1,)))
+                for producer, numbers in ((7, (2,)), (8, (1,)))  # Kafka forgets what came before
             )
         ),
     ),

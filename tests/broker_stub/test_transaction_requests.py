@@ -398,6 +398,26 @@ async def test_markers() -> None:  # rules T7.2 to T7.4, T7.8, T12.3, T12.4
         assert await broker.mark(("a", 0), cep=4) == [E.TRANSACTION_COORDINATOR_FENCED]
         assert await broker.mark(("a", 9)) == [E.UNKNOWN_TOPIC_OR_PARTITION]
         assert (await broker.node.ask(wire.WriteTxnMarkersRequest(), 1)).markers == ()
+        nothing = wire.WritableTxnMarker(producer_id=70, topics=())
+        assert (await broker.node.ask(wire.WriteTxnMarkersRequest(markers=(nothing,)), 1)).markers == ()
+
+
+@pytest.mark.parametrize("missing", ["producer_id", "producer_epoch"])
+async def test_a_marker_needs_a_producer(missing: str) -> None:
+    async with with_producer() as broker:
+        topics = tuple(wire.WritableTxnMarkerTopic(name=name, partition_indexes=(0,)) for name in ("a", "nowhere"))
+        values: dict[str, Any] = {"producer_id": 70, "producer_epoch": 0, missing: -1}
+        of_unknown = wire.WritableTxnMarker(topics=topics[1:], **values)
+        answer = await broker.node.ask(wire.WriteTxnMarkersRequest(markers=(of_unknown,)), 1)
+        assert answer.markers[0].topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+        answer = await broker.node.ask(
+            wire.WriteTxnMarkersRequest(markers=(wire.WritableTxnMarker(topics=topics, **values),)), 1
+        )
+        codes = [entry.error_code for topic in answer.markers[0].topics for entry in topic.partitions]
+        assert codes == [E.UNKNOWN_SERVER_ERROR] * 2
+        log = broker.node.partition(0).log
+        assert log is not None
+        assert log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -557,7 +577,7 @@ async def test_what_is_told_of_transactions(mock_clock: MockClock) -> None:  # r
         )
         for asked, version, found in (
             ({}, 0, True), ({"producer_id_filters": (70,)}, 0, True), ({"producer_id_filters": (7,)}, 0, False),
-            ({"state_filters": ("Ongoing", "yy", "x")}, 0, True), ({"state_filters": ("Empty",)}, 0, False),
+            ({"state_filters": ("Ongoing", "yy", "x", "yy")}, 0, True), ({"state_filters": ("Empty",)}, 0, False),
             ({"duration_filter": 0}, 1, False), ({"duration_filter": -1}, 1, True),
         ):  # fmt: skip
             answer = await broker.node.ask(wire.ListTransactionsRequest(**asked), version)

@@ -11,10 +11,11 @@ from kce import wire
 from kce.wire import Codec, Record, RecordBatch, TimestampType, errors
 from kce.wire.batch_header import (
     BATCH_HEADER_BYTES,
+    begins_corrupt,
+    begins_transactional,
     check_crc,
     count_records,
     is_one_batch,
-    may_be_transactional,
     placed,
     read_header,
     read_headers,
@@ -54,14 +55,26 @@ def test_one_batch(data: bytes) -> None:
         assert is_one_batch(memoryview(cut)) == (found == [(size, 2)])
 
 
-def test_what_may_be_transactional() -> None:
+def test_what_begins_transactional() -> None:
     made = wire.write_records(batch(is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0))
-    assert may_be_transactional(memoryview(made))
-    assert not may_be_transactional(made[:22])
-    assert not may_be_transactional(wire.write_records(batch()) + made)
+    assert begins_transactional(memoryview(made))
+    for size in range(len(made)):
+        assert not begins_transactional(made[:size])
+    assert not begins_transactional(wire.write_records(batch()) + made)
     old = bytearray(wire.write_records(batch(magic=1)))
     old[22] = 0xFF
-    assert not may_be_transactional(bytes(old))
+    assert not begins_transactional(bytes(old))
+
+
+def test_what_begins_corrupt() -> None:  # rule B3.1
+    made = wire.write_records(batch())
+    for length, magic, corrupt in ((14, 2, False), (13, 2, True), (-1, 0, True), (10**9, 1, False), (14, 3, True)):
+        data = made[:8] + length.to_bytes(4, signed=True) + made[12:16] + bytes((magic,)) + made[17:]
+        assert begins_corrupt(data) == corrupt
+        assert begins_corrupt(memoryview(data[:17])) == corrupt
+        assert begins_corrupt(data[:16]) == (length < 14)
+        assert begins_corrupt(data[:12]) == (length < 14)
+        assert not begins_corrupt(data[:11])
 
 
 @pytest.mark.parametrize("magic", [0, 1])

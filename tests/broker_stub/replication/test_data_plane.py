@@ -25,7 +25,7 @@ from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import marker, produced
 from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
-from tests.broker_stub.support import ID_A, ID_B, stop_replica
+from tests.broker_stub.support import ID_A, ID_B, lai_state, leader_and_isr, stop_replica, umr_state, update_metadata
 
 kafka = pytest.mark.kafka
 
@@ -102,11 +102,21 @@ async def test_only_a_coordinator_writes_markers() -> None:
         assert [answer[A0][1] for answer in answers] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
 
 
-async def test_a_partition_that_is_not_here_has_no_start() -> None:
+async def test_only_what_a_log_refused_has_its_start() -> None:  # rule B3.22
     async with a_node() as node:
         await node.lead()
-        assert (await node.produce(b"", topic="b")).log_start_offset == -1
-        assert (await node.produce(b"")).log_start_offset == 0
+        await node.ask(update_metadata(umr_state(), topic="__consumer_offsets", topic_id=ID_B))
+        never_appended: list[tuple[bytes, dict[str, Any]]] = [
+            (b"", {"topic": "b"}), (b"", {}), (batch(b"a"), {"acks": 2}),
+            (batch(b"a"), {"topic": "__consumer_offsets"}),
+        ]  # fmt: skip
+        for records, more in never_appended:
+            refused = await node.produce(records, **more)
+            assert refused.error_code != ErrorCode.NONE
+            assert (more, refused.log_start_offset, refused.error_message) == (more, -1, None)
+        await node.produce(batch(b"a", producer_id=5, producer_epoch=0, base_sequence=0))
+        late = await node.produce(batch(b"a", producer_id=5, producer_epoch=0, base_sequence=70))
+        assert (late.error_code, late.log_start_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +279,15 @@ async def test_broker_respects_partitions_order_and_size_limits() -> None:
         assert values_of(await node.fetch(1, partition_max_bytes=300)) == [b"b" * 50, b"c" * 50]
         limited = await node.fetch(0, version=2, partition_max_bytes=100)  # a hard limit
         assert len(limited.records or b"") <= 100
-        answer = await node.ask(fetch_request(0, partitions=(0, 0), max_bytes=600), 12)
+        await node.ask(leader_and_isr(lai_state(1, replicas=(1,), isr=(1,))))
+        await node.ask(update_metadata(umr_state(), umr_state(1)))
+        await node.produce(batch(b"d"), partition=1)
+        answer = await node.ask(fetch_request(0, partitions=(0, 1), max_bytes=600), 12)
         first, second = (data for topic in answer.responses for data in topic.partitions)
         assert values_of(first) == [b"a" * 500]
         assert second.records == b""
+        twice = await node.ask(fetch_request(0, partitions=(0, 0)), 12)
+        assert [data.partition_index for topic in twice.responses for data in topic.partitions] == [0]
 
 
 async def test_what_a_fetch_is_refused() -> None:
@@ -464,9 +479,11 @@ async def test_records_are_deleted(autojump_clock: MockClock) -> None:
             (6, "a", ErrorCode.OFFSET_OUT_OF_RANGE),
             (-2, "a", ErrorCode.OFFSET_OUT_OF_RANGE),
             (0, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            (0, "__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            (0, "__consumer_offsets", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ):
             assert await delete(offset, topic) == (code, -1)
+        await node.ask(update_metadata(umr_state(), topic="__consumer_offsets", topic_id=ID_B))
+        assert await delete(0, "__consumer_offsets") == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
         assert await delete(3) == (ErrorCode.REQUEST_TIMED_OUT, 0)
         assert node.log.log_start_offset == 3
         answers: list[tuple[int, int]] = []

@@ -23,7 +23,7 @@ from tests.broker_stub.log.support import Context, a_log, append
 from tests.broker_stub.log.support import everything as everything_in
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.replication.support import A0, Leader, RecordNode, a_node, batch, values_of
-from tests.broker_stub.support import ID_A
+from tests.broker_stub.support import ID_A, umr_state, update_metadata
 
 TWO = ("/a", "/b")
 
@@ -324,6 +324,8 @@ async def test_another_directory_and_back(autojump_clock: object) -> None:
 async def test_replica_not_available() -> None:
     """The directory is remembered for a replica that comes later."""
     async with node_with_two() as node:
+        assert await alter(node, "/b") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await node.ask(update_metadata(umr_state()))
         assert await alter(node, "/b") == ErrorCode.REPLICA_NOT_AVAILABLE
         await node.lead()
         assert node.log.context.path == "/b"
