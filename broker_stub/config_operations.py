@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kce.broker_stub.config_entries import broker_config_def
-from kce.broker_stub.errors import InvalidConfig, InvalidRequest
+from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest
 from kce.wire.configuration import (
     TLS_STORES,
     TOPIC_CONFIGS,
@@ -49,26 +49,29 @@ def check_changes(changes: Sequence[Change]) -> None:
 
 
 def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
-    """Return the topic's new configuration. Raises InvalidRequest, InvalidConfig."""
-    changed = _changed(config, changes, TOPIC_CONFIGS.get)
+    """Return the topic's new configuration, to be checked. Raises ApiException."""
+    return _changed(config, changes, TOPIC_CONFIGS.get, ApiException)
+
+
+def check_topic_values(changed: Mapping[str, str]) -> None:
+    """Raises InvalidConfig."""
     try:
         check_topic_config(changed)
     except ConfigError as e:
         raise InvalidConfig(e.words) from None
-    return changed
 
 
 def changed_broker_config(
     config: Mapping[str, str], changes: Iterable[Change], *, for_all_brokers: bool
 ) -> dict[str, str]:
-    """Return the new dynamic configuration of one broker or of all. Raises InvalidRequest, InvalidConfig.
+    """Return the new dynamic configuration of one broker or of all. Raises ApiException.
 
     Each setting may change, and may have its value; `dynamic_config` says whether all of them go together.
     """
     changes = list(changes)
+    changed = _changed(config, changes, broker_config_def, InvalidRequest)
     for change in changes:
         _check_dynamic(change.name, for_all_brokers=for_all_brokers)
-    changed = _changed(config, changes, broker_config_def)
     for name in {change.name for change in changes} & changed.keys():
         known = broker_config_def(name)
         try:
@@ -98,8 +101,12 @@ def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
 
 
 def _changed(
-    config: Mapping[str, str], changes: Iterable[Change], definition: Callable[[str], ConfigDef | None]
+    config: Mapping[str, str],
+    changes: Iterable[Change],
+    definition: Callable[[str], ConfigDef | None],
+    refusal: type[ApiException],
 ) -> dict[str, str]:
+    """``refusal``: of an unknown operation."""
     changed = dict(config)
     for name, op, value in changes:
         if op == OpType.DELETE:
@@ -111,13 +118,15 @@ def _changed(
         elif op in (OpType.APPEND, OpType.SUBTRACT):
             changed[name] = _changed_list(name, op, value, changed.get(name), definition(name))
         else:
-            raise InvalidRequest(f"{name}: unknown operation {op}")
+            raise refusal(f"Unknown operations type {op}")
     return changed
 
 
 def _changed_list(name: str, op: int, value: str, now: str | None, known: ConfigDef | None) -> str:
     """Append to the current value or subtract from it; a setting without a value starts from its default."""
-    if known is None or known.type is not ConfigType.LIST:
+    if known is None:
+        raise ApiException(f"key not found: {name}")
+    if known.type is not ConfigType.LIST:
         raise InvalidConfig(f"{name} is not a list: it can only be set or deleted")
     entries = list_of(known.default or "" if now is None else now)
     given = list_of(value)

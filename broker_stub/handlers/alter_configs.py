@@ -18,6 +18,7 @@ from kce.broker_stub.config_operations import (
     changed_broker_config,
     changed_topic_config,
     check_changes,
+    check_topic_values,
 )
 from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
@@ -108,9 +109,13 @@ async def _alter(
         broker_loggers.change(changes, validate_only=validate_only)
         return
     kind, entity = _entity(resource, services)
-    now = {} if replace else await services.admin.config(kind, entity)
+    is_unknown = kind == "topics" and entity not in services.metadata_cache.snapshot.topics
+    now = {} if replace or is_unknown else await services.admin.config(kind, entity)
     if kind == "topics":
         changed = changed_topic_config(now, changes)
+        if is_unknown:
+            raise UnknownTopicOrPartition(f"The topic '{entity}' does not exist.")
+        check_topic_values(changed)
     else:
         plain = services.dynamic_config.decoded(now)
         changed = changed_broker_config(plain, changes, for_all_brokers=entity == DEFAULT_ENTITY)
@@ -148,8 +153,6 @@ def _entity(resource: Resource, services: Services) -> tuple[str, str]:
     if resource.type == TOPIC:
         if not resource.name:
             raise InvalidRequest("Default topic resources are not allowed.")
-        if resource.name not in services.metadata_cache.snapshot.topics:
-            raise UnknownTopicOrPartition(f"The topic '{resource.name}' does not exist.")
         return "topics", resource.name
     if resource.type == BROKER:
         if resource.name:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from kce.broker_stub.errors import error_code
+from kce.broker_stub.errors import ApiException, Refused, error_code
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
@@ -43,13 +43,26 @@ async def respond(
             results[user] = _result(
                 user, ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
             )
-    for user in dict.fromkeys(change.name for change in changes):
-        if user not in results:
-            try:
-                results[user] = await _change(user, message, services)
-            except Exception as e:  # the other users are changed nevertheless
-                log.exception("the credentials of user %s could not be changed", user)
-                results[user] = _result(user, error_code(e))
+    configs: dict[str, dict[str, str]] = {}
+    for user in dict.fromkeys(change.name for change in changes if change.name not in results):
+        try:
+            configs[user] = await _without_deleted(user, message, services)
+        except ApiException as e:
+            results[user] = _result(user, e.code, str(e))
+        except Exception as e:  # the other users are changed nevertheless
+            log.exception("the credentials of user %s could not be read", user)
+            results[user] = _result(user, error_code(e))
+    if any(not upsertion.salted_password for upsertion in message.upsertions if upsertion.name in configs):
+        # no HMAC has an empty key: as in Kafka, every user fails
+        results |= {user: _result(user, ErrorCode.UNKNOWN_SERVER_ERROR) for user in configs}
+        configs = {}
+    for user, config in configs.items():
+        try:
+            await services.admin.change_config("users", _name(user), config | _upserted(user, message))
+            results[user] = _result(user, ErrorCode.NONE)
+        except Exception as e:
+            log.exception("the credentials of user %s could not be changed", user)
+            results[user] = _result(user, error_code(e))
     return AlterUserScramCredentialsResponse(results=tuple(results.values()))
 
 
@@ -77,26 +90,29 @@ def _error(change: Change) -> tuple[ErrorCode, str] | None:
     return None
 
 
-async def _change(
-    user: str, message: AlterUserScramCredentialsRequest, services: Services
-) -> AlterUserScramCredentialsResult:
-    """Raises what the store raises."""
-    name = urllib.parse.quote(user, safe="")
-    config = dict(await services.admin.config("users", name))
+def _name(user: str) -> str:
+    return urllib.parse.quote(user, safe="")
+
+
+async def _without_deleted(user: str, message: AlterUserScramCredentialsRequest, services: Services) -> dict[str, str]:
+    """The user's configuration. Raises Refused, and what the store raises."""
+    config = dict(await services.admin.config("users", _name(user)))
     for deletion in message.deletions:
         if deletion.name == user and config.pop(_mechanism(deletion.mechanism).mechanism_name, None) is None:
-            return _result(
-                user, ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
-            )
-    for upsertion in message.upsertions:
-        if upsertion.name == user:
-            mechanism = _mechanism(upsertion.mechanism)
-            credential = ScramCredential.of_salted(
-                mechanism, upsertion.salt, upsertion.salted_password, upsertion.iterations
-            )
-            config[mechanism.mechanism_name] = str(credential)
-    await services.admin.change_config("users", name, config)
-    return _result(user, ErrorCode.NONE)
+            raise Refused(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+    return config
+
+
+def _upserted(user: str, message: AlterUserScramCredentialsRequest) -> dict[str, str]:
+    """By the name of the mechanism."""
+    return {
+        mechanism.mechanism_name: str(
+            ScramCredential.of_salted(mechanism, upsertion.salt, upsertion.salted_password, upsertion.iterations)
+        )
+        for upsertion in message.upsertions
+        if upsertion.name == user
+        for mechanism in (_mechanism(upsertion.mechanism),)
+    }
 
 
 def _mechanism(number: int) -> ScramMechanism:

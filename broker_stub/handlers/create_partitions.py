@@ -35,6 +35,8 @@ async def respond(
             results[name] = _refusal(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The topic authorization is failed.")
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
+        elif not {"", ".", ".."}.isdisjoint(name.split("/")):
+            results[name] = _refusal(name, ErrorCode.UNKNOWN_SERVER_ERROR)  # no znode can have that path
         else:
             wanted.append(topic)
     for result, numbers in await services.admin.create_partitions(

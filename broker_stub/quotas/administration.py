@@ -53,8 +53,11 @@ class Filter:
         """Raises ApiException."""
         self._strict = strict
         self._components: dict[str, Component] = {}
+        components = list(components)
         for component in components:
-            _check(component)
+            _check_match(component)
+        for component in components:
+            _check_type(component)
             kind = component.entity_type
             if kind in self._components:
                 raise InvalidRequest(f"Duplicate {kind} filter component entity type")
@@ -84,12 +87,16 @@ class Filter:
         )
 
 
-def _check(component: Component) -> None:
+def _check_match(component: Component) -> None:
     """Raises ApiException."""
     if not EXACT <= component.match_type <= ANY_NAME:
         raise ApiException(f"Unexpected match type: {component.match_type}")
     if component.match_type == EXACT and component.match is None:
         raise ApiException("no name to match")
+
+
+def _check_type(component: Component) -> None:
+    """Raises ApiException."""
     if not component.entity_type:
         raise InvalidRequest("Unexpected empty filter component entity type")
     if component.entity_type not in TYPES:

@@ -246,6 +246,14 @@ async def test_a_topic_that_is_being_deleted_is_not_created(node) -> None:  # ru
     assert result.error_message == "Topic 'new' is marked for deletion."
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "/a", "a/", "a//b", "a/../b"])
+async def test_create_partitions_of_what_cannot_be_a_path(node, name: str) -> None:  # as Kafka, whose znode is refused
+    topics = (wire.CreatePartitionsTopic(name=name, count=2), wire.CreatePartitionsTopic(name="a/b", count=2))
+    answer = await node.ask(wire.CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=True), 3)
+    assert answer.results[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert answer.results[1].error_code != ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 async def test_create_partitions_refuses_topics_that_are_being_deleted(node) -> None:  # rule 10.12
     node.services.controller.deleting = {"a"}
     topics = tuple(wire.CreatePartitionsTopic(name=name, count=2) for name in ("a", "b", "b"))

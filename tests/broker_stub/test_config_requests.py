@@ -87,6 +87,29 @@ async def test_alter_configs_replaces_all_settings(node: Node) -> None:  # rule 
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "op", "of_topic", "of_broker"),
+    [
+        ("retention.ms", 9, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_REQUEST),
+        ("nothing.such", OpType.APPEND, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR),
+        ("retention.ms", OpType.APPEND, ErrorCode.INVALID_CONFIG, ErrorCode.UNKNOWN_SERVER_ERROR),
+        ("num.io.threads", OpType.SUBTRACT, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_CONFIG),
+    ],
+)
+async def test_operations_come_before_the_existence_of_a_topic(
+    node: Node, name: str, op: int, of_topic: ErrorCode, of_broker: ErrorCode
+) -> None:  # rule B7.28
+    change = wire.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=op, value="1")
+    resources = tuple(
+        wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind, resource_name=resource_name, configs=(change,)
+        )
+        for kind, resource_name in ((TOPIC, "a"), (TOPIC, "nowhere"), (BROKER, "1"), (BROKER, ""))
+    )
+    answer = await node.ask(wire.IncrementalAlterConfigsRequest(resources=resources), 1)
+    assert [r.error_code for r in answer.responses] == [of_topic, of_topic, of_broker, of_broker]
+
+
 async def test_incremental_alter_configs_changes_single_settings(node: Node) -> None:  # rule B7.28
     node.services.admin.configs["topics", "a"] = {"retention.ms": "7", "segment.bytes": "100"}
     changes = (("retention.ms", OpType.DELETE, None), ("cleanup.policy", OpType.APPEND, "compact"))

@@ -6,6 +6,7 @@ Covers: broker_stub/handlers/alter_user_scram_credentials.py.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -236,9 +237,9 @@ async def test_credentials_are_changed(node: Node, store: Store, caplog: pytest.
         ("zero", E.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"),
         ("one", E.DUPLICATE_RESOURCE, twice),
         ("twice", E.DUPLICATE_RESOURCE, twice),
+        ("broken", E.UNKNOWN_SERVER_ERROR, None),
         ("both", E.NONE, None),
         ("new/", E.NONE, None),
-        ("broken", E.UNKNOWN_SERVER_ERROR, None),
     )
     result = wire.AlterUserScramCredentialsResult
     assert answer == wire.AlterUserScramCredentialsResponse(
@@ -251,7 +252,7 @@ async def test_credentials_are_changed(node: Node, store: Store, caplog: pytest.
     assert store.configs_by_kind["users"] == {
         "both": {"SCRAM-SHA-512": "y", "producer_byte_rate": "1"}, "one": {"SCRAM-SHA-256": "x"}, "new%2F": made,
     }  # fmt: skip
-    assert caplog.messages == ["the credentials of user broken could not be changed"]
+    assert caplog.messages == ["the credentials of user broken could not be read"]
     answer = await node.ask(wire.AlterUserScramCredentialsRequest(deletions=(delete("one", 2),)), 0)
     assert answer.results == (
         result(
@@ -260,6 +261,23 @@ async def test_credentials_are_changed(node: Node, store: Store, caplog: pytest.
         ),
     )  # fmt: skip
     assert store.configs_by_kind["users"]["one"] == {"SCRAM-SHA-256": "x"}
+
+
+async def test_an_empty_salted_password_fails_every_user(node: Node, store: Store) -> None:  # as in Kafka
+    store.configs_by_kind["users"] = {"a": {"SCRAM-SHA-256": "x"}}
+    empty = replace(put("b"), salted_password=b"")
+    request = wire.AlterUserScramCredentialsRequest(
+        deletions=(delete("a"), delete("c")),
+        upsertions=(put("d"), empty, replace(put("few", 1, 1), salted_password=b"")),
+    )
+    answer = await node.ask(request, 0)
+    assert {result.user: result.error_code for result in answer.results} == {
+        "few": E.UNACCEPTABLE_CREDENTIAL, "c": E.RESOURCE_NOT_FOUND, **dict.fromkeys("abd", E.UNKNOWN_SERVER_ERROR),
+    }  # fmt: skip
+    assert store.configs_by_kind["users"] == {"a": {"SCRAM-SHA-256": "x"}}
+    # of a user that fails anyway
+    only = wire.AlterUserScramCredentialsRequest(deletions=(delete("a"), delete("b")), upsertions=(empty,))
+    assert [result.error_code for result in (await node.ask(only, 0)).results] == [E.DUPLICATE_RESOURCE, E.NONE]
 
 
 async def test_another_broker_changes_no_credentials(nursery: trio.Nursery, store: Store) -> None:

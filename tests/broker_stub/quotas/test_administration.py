@@ -90,6 +90,9 @@ def test_which_entities_a_filter_matches(
         ((user(), user(EXACT, "a")), ErrorCode.INVALID_REQUEST),
         ((ip(), user()), ErrorCode.INVALID_REQUEST),
         ((client(), ip()), ErrorCode.INVALID_REQUEST),
+        # all match types are looked at first
+        ((Component("planet", ANY_NAME, None), user(3)), ErrorCode.UNKNOWN_SERVER_ERROR),
+        ((user(), user(), user(EXACT)), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
 def test_filters_that_are_refused(components: Sequence[Component], code: ErrorCode) -> None:
