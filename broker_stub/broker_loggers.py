@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kce.broker_stub.config_operations import Change, OpType
-from kce.broker_stub.errors import InvalidConfig, InvalidRequest
+from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest
 
 ROOT: Final = "root"
 #: Python has no TRACE
@@ -27,7 +27,7 @@ def levels() -> dict[str, str]:
 
 
 def change(changes: Iterable[Change], *, validate_only: bool) -> None:
-    """Set levels, or remove them: then a logger has its parent's. Raises InvalidRequest, InvalidConfig."""
+    """Set levels, or remove them: then a logger has its parent's. Raises ApiException."""
     changes = list(changes)
     for each in changes:
         _check(each)
@@ -39,10 +39,10 @@ def change(changes: Iterable[Change], *, validate_only: bool) -> None:
 
 def _check(change: Change) -> None:
     name, op, value = change
+    if op not in list(OpType):
+        raise ApiException(f"Unknown operation type {op}")
     if op not in (OpType.SET, OpType.DELETE):
-        known = op in (OpType.APPEND, OpType.SUBTRACT)
-        what = f"{OpType(op).name} operation" if known else f"Unknown operation type {op}"
-        raise InvalidRequest(f"{what} is not allowed for the BROKER_LOGGER resource")
+        raise InvalidRequest(f"{OpType(op).name} operation is not allowed for the BROKER_LOGGER resource")
     if name != ROOT and not isinstance(logging.root.manager.loggerDict.get(name), logging.Logger):
         raise InvalidConfig(f"Logger {name} does not exist!")
     if op == OpType.DELETE and name == ROOT:

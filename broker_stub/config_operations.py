@@ -50,7 +50,7 @@ def check_changes(changes: Sequence[Change]) -> None:
 
 def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
     """Return the topic's new configuration, to be checked. Raises ApiException."""
-    return _changed(config, changes, TOPIC_CONFIGS.get, ApiException)
+    return _changed(config, changes, TOPIC_CONFIGS.get)
 
 
 def check_topic_values(changed: Mapping[str, str]) -> None:
@@ -69,9 +69,12 @@ def changed_broker_config(
     Each setting may change, and may have its value; `dynamic_config` says whether all of them go together.
     """
     changes = list(changes)
-    changed = _changed(config, changes, broker_config_def, InvalidRequest)
     for change in changes:
-        _check_dynamic(change.name, for_all_brokers=for_all_brokers)
+        if change.op not in list(OpType):
+            raise InvalidRequest(f"Unknown operations type {change.op}")
+    changed = _changed(config, changes, broker_config_def)
+    for name in changed:
+        _check_dynamic(name, for_all_brokers=for_all_brokers)
     for name in {change.name for change in changes} & changed.keys():
         known = broker_config_def(name)
         try:
@@ -101,12 +104,8 @@ def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
 
 
 def _changed(
-    config: Mapping[str, str],
-    changes: Iterable[Change],
-    definition: Callable[[str], ConfigDef | None],
-    refusal: type[ApiException],
+    config: Mapping[str, str], changes: Iterable[Change], definition: Callable[[str], ConfigDef | None]
 ) -> dict[str, str]:
-    """``refusal``: of an unknown operation."""
     changed = dict(config)
     for name, op, value in changes:
         if op == OpType.DELETE:
@@ -118,7 +117,7 @@ def _changed(
         elif op in (OpType.APPEND, OpType.SUBTRACT):
             changed[name] = _changed_list(name, op, value, changed.get(name), definition(name))
         else:
-            raise refusal(f"Unknown operations type {op}")
+            raise ApiException(f"Unknown operations type {op}")
     return changed
 
 

@@ -211,9 +211,10 @@ class GroupCoordinator:
         """Rules G6.4, G6.5."""
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         if member_id == NO_MEMBER:
-            member_id = group.static_members.get(instance_id or "", NO_MEMBER)
-            if member_id == NO_MEMBER:
+            found = None if instance_id is None else group.static_members.get(instance_id)
+            if found is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = found
         elif member_id in group.pending_members:
             self.rebalancing.remove_pending_member(group, member_id)
             return ErrorCode.NONE

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
+from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.admin import answering_mutations, has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.quotas.mutations import MutationQuota
@@ -19,6 +20,7 @@ _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 3
 async def respond(
     message: CreatePartitionsRequest, context: RequestContext, services: Services, quota: MutationQuota
 ) -> CreatePartitionsResponse:
+    """Raises Refused."""
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     times = Counter(topic.name for topic in message.topics)
@@ -36,7 +38,7 @@ async def respond(
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
         elif not {"", ".", ".."}.isdisjoint(name.split("/")):
-            results[name] = _refusal(name, ErrorCode.UNKNOWN_SERVER_ERROR)  # no znode can have that path
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"no znode of a topic can be {name!r}")
         else:
             wanted.append(topic)
     for result, numbers in await services.admin.create_partitions(

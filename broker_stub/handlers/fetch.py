@@ -25,7 +25,7 @@ from kce.broker_stub.replication.fetch_sessions import (
     Wanted,
 )
 from kce.broker_stub.replication.read_replica import Consumer
-from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read
+from kce.broker_stub.replication.reading import FUTURE_LOCAL_REPLICA, FetchParams, PartitionFetch, Read
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     ErrorCode,
@@ -79,6 +79,7 @@ def _asked(
     """``session_id``: if it has idle partitions, which may have something to read later."""
     context, version = request.context, request.context.header.api_version
     max_bytes = message.max_bytes if replica_id >= 0 else _max_bytes(message, context, services)
+    is_consumer = replica_id < 0 and replica_id != FUTURE_LOCAL_REPLICA
     known = [one.fetch for one in requested if one.answer is None]
     is_complete = len(known) == len(requested)
     params = FetchParams(
@@ -86,8 +87,8 @@ def _asked(
         max_wait_ms=message.max_wait_ms if is_complete else 0,  # rule B2.18
         min_bytes=min(message.min_bytes, max_bytes),
         max_bytes=max_bytes,
-        isolation=isolation_of(replica_id, message.isolation_level if known else 0),
-        leader_only=replica_id >= 0 or version < 11,  # rule B4.9
+        isolation=isolation_of(message.isolation_level if known else 0, is_consumer=is_consumer),
+        leader_only=replica_id >= 0 or (is_consumer and version < 11),  # rule B4.9
         hard_limit=version < _MAX_BYTES_SINCE,
         consumer=_consumer(replica_id, message, context, services),
     )
@@ -105,7 +106,10 @@ def _asked(
     def respond(reads: Sequence[Read]) -> None:
         rest = iter(reads)
         answers = [(one, next(rest)) for one in requested if one.answer is None]
-        answers += [(one, one.answer) for one in requested if one.answer is not None]  # rule B4.2
+        refused = [(one, one.answer) for one in requested if one.answer is not None]  # rule B4.2
+        if replica_id < 0:
+            refused.sort(key=lambda answer: answer[1].error is not ErrorCode.UNKNOWN_TOPIC_ID)
+        answers += refused
         if replica_id >= 0:
             _record(answers, replica_id, services)
             request.exempt()  # rule B4.45

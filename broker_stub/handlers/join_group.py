@@ -48,9 +48,7 @@ def handle(request: Request, message: JoinGroupRequest, services: Services) -> N
 
 
 def _response(result: JoinResult, version: int) -> JoinGroupResponse:
-    protocol_name = result.protocol_name
-    if protocol_name is None and version < _FIRST_VERSION_WITH_NULL_PROTOCOL:
-        protocol_name = ""
+    protocol_name = result.protocol_name or (None if version >= _FIRST_VERSION_WITH_NULL_PROTOCOL else "")
     return JoinGroupResponse(
         error_code=result.error,
         generation_id=result.generation,

@@ -78,7 +78,8 @@ def _answer(
             raise Refused(ErrorCode.INVALID_REQUEST)
         if entry.timestamp < 0 and version < _SINCE.get(entry.timestamp, version + 1):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
-        isolation = isolation_of(message.replica_id, message.isolation_level if message.replica_id == CONSUMER else 0)
+        is_consumer = message.replica_id == CONSUMER
+        isolation = isolation_of(message.isolation_level if is_consumer else 0, is_consumer=is_consumer)
         partition = services.data_plane.partition(TopicPartition(topic, entry.partition_index))
         leader_only = message.replica_id != DEBUGGING_CONSUMER
         log = partition.log_for(entry.current_leader_epoch, leader_only=leader_only)

@@ -32,6 +32,8 @@ IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: 32}
 #: the settings of a user that are no numbers
 _CREDENTIALS: Final = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-512"})
 _EPSILON: Final = 1e-6
+#: no path in ZooKeeper ends with these
+_NO_ZNODES: Final = (".", "..")
 
 EXACT, DEFAULT_NAME, ANY_NAME = 0, 1, 2
 
@@ -66,6 +68,9 @@ class Filter:
             raise InvalidRequest(
                 "Invalid entity filter component combination: ip cannot be combined with user or client-id"
             )
+        ip = self._components.get(IP)
+        if ip is not None and ip.match_type == EXACT and ip.match in ("", *_NO_ZNODES):
+            raise ApiException(f"no znode can be {ip.match!r}")
 
     @property
     def kinds(self) -> Sequence[str]:
@@ -124,7 +129,7 @@ def quotas_in(kind: str, config: Mapping[str, str]) -> dict[str, float]:
 
 
 def place_of(entity: Entity) -> tuple[str, str]:
-    """``kind`` and ``name`` in `/config/<kind>/<name>`. Raises InvalidRequest (rule B8.17)."""
+    """``kind`` and ``name`` in `/config/<kind>/<name>`. Raises ApiException (rule B8.17)."""
     if not entity:
         raise InvalidRequest("Invalid empty client quota entity")
     names = {}
@@ -140,6 +145,9 @@ def place_of(entity: Entity) -> tuple[str, str]:
         if not _is_address(names[IP]):
             raise InvalidRequest(f"{names[IP]} is not a valid IP or resolvable host.")
         return "ips", names[IP]
+    for name in names.values():
+        if name in _NO_ZNODES:
+            raise ApiException(f"no znode can be {name!r}")
     if USER not in names:
         return "clients", names[CLIENT_ID]
     return "users", f"{names[USER]}/clients/{names[CLIENT_ID]}" if CLIENT_ID in names else names[USER]

@@ -364,10 +364,10 @@ def _code(result: Produced) -> ErrorCode:
     return result.code if isinstance(result, ApiException) else ErrorCode.NONE
 
 
-def isolation_of(replica_id: int, isolation_level: int) -> Isolation:
+def isolation_of(isolation_level: int, *, is_consumer: bool) -> Isolation:
     """Rule B4.1. Raises Refused for an unknown level."""
     if isolation_level not in (0, 1):
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown isolation level {isolation_level}")
-    if replica_id != -1:
+    if not is_consumer:
         return Isolation.LOG_END
     return Isolation.COMMITTED if isolation_level == 1 else Isolation.HIGH_WATERMARK

@@ -282,7 +282,7 @@ class FetchSessions:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.remove(session_id)
             session = None
-            if epoch == INITIAL_EPOCH and wanted:
+            if epoch == INITIAL_EPOCH:
                 session = self._new_session(replica_id, wanted, uses_topic_ids)
             return FetchContext(self, session, wanted, is_full=True)
         known = self._sessions.get(session_id)

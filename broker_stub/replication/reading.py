@@ -20,6 +20,7 @@ from kce.wire.vocabulary import NO_EPOCH, TopicPartition
 CONSUMER: Final = -1
 #: a consumer that reads everything, from any replica
 DEBUGGING_CONSUMER: Final = -2
+FUTURE_LOCAL_REPLICA: Final = -3
 
 
 class PartitionFetch(NamedTuple):

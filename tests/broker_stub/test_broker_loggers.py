@@ -9,7 +9,7 @@ import pytest
 
 from kce.broker_stub import broker_loggers
 from kce.broker_stub.config_operations import Change, OpType
-from kce.broker_stub.errors import InvalidConfig, InvalidRequest
+from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest
 
 NAME = "kce.broker_stub.test_broker_loggers"
 
@@ -70,13 +70,11 @@ def test_one_bad_change_changes_nothing() -> None:
             Change(NAME, OpType.APPEND, "INFO"), InvalidRequest,
             "APPEND operation is not allowed for the BROKER_LOGGER resource",
         ),
-        (
-            Change(NAME, 9, "INFO"), InvalidRequest,
-            "Unknown operation type 9 is not allowed for the BROKER_LOGGER resource",
-        ),
+        (Change(NAME, 9, "INFO"), ApiException, "Unknown operation type 9"),
     ],
 )  # fmt: skip
 def test_what_is_refused(change: Change, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as refused:
         broker_loggers.change([change], validate_only=False)
+    assert type(refused.value) is error
     assert str(refused.value) == text

@@ -76,6 +76,8 @@ def test_invalid_broker_changes_are_refused() -> None:  # rules B7.27, B7.29
     )
     assert refusal("num.io.threads", "many").startswith("Invalid value many")
     assert refusal("num.io.threads", "0").startswith("Invalid value 0")
+    # what is not there afterwards is not looked at
+    assert changed_broker_config({}, [Change("broker.id", OpType.DELETE, None)], for_all_brokers=False) == {}
 
 
 def test_what_may_change() -> None:  # rule B7.29

@@ -136,6 +136,13 @@ async def test_fetch_of_unknown_topics_and_sessions() -> None:  # rules B4.2, B4
         request = fetch_request(version=13, session_id=0, session_epoch=0)
         (topic,) = request.topics
         both = replace(request, topics=(topic, replace(topic, topic_id=ID_B)))
+        entries = tuple(replace(topic.partitions[0], partition=number) for number in (9, 0))
+        refused_first = replace(request, topics=(replace(topic, partitions=entries), *both.topics[1:]))
+        for replica, expected in ((-1, [(0, 0), (0, 100), (9, 3)]), (2, [(0, 6), (9, 3), (0, 100)])):
+            asked = replace(refused_first, replica_id=replica)
+            answer = await node.ask(asked, 13)
+            found = [(data.partition_index, data.error_code) for of in answer.responses for data in of.partitions]
+            assert (replica, found) == (replica, expected)
         answer, _ = without_records(await node.ask(both, 13))
         session = answer.session_id
         assert session > 0
@@ -155,6 +162,11 @@ async def test_fetch_of_unknown_topics_and_sessions() -> None:  # rules B4.2, B4
         ):
             wrong = replace(request, session_id=known, session_epoch=epoch)
             assert await node.ask(wrong, 13) == wire.FetchResponse(error_code=code)
+        empty = (await node.ask(replace(request, topics=()), 13)).session_id
+        assert empty > 0
+        goes_on = replace(request, session_id=empty, session_epoch=1, topics=())
+        assert await node.ask(goes_on, 13) == wire.FetchResponse()
+        assert await node.ask(goes_on, 13) == wire.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         nothing = replace(request, session_id=session, session_epoch=1, topics=(), max_wait_ms=60_000)
         forgets = replace(
             nothing, forgotten_topics_data=(wire.ForgottenTopic(topic_id=ID_B, partitions=(0,)),), max_wait_ms=0
@@ -284,8 +296,11 @@ async def test_isolation() -> None:  # rule B4.1
         # no partition is read
         answer = await node.ask(fetch_request(version=12, isolation=2, partitions=(9,)), 12)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert tuple(isolation_of(-1, level) for level in (0, 1)) == (Isolation.HIGH_WATERMARK, Isolation.COMMITTED)
-    assert {isolation_of(replica, level) for replica in (-2, 0, 5) for level in (0, 1)} == {Isolation.LOG_END}
+        for replica, aborted in ((-2, ()), (-3, None), (-4, ())):
+            assert (await node.fetch(isolation=1, replica=replica)).aborted_transactions == aborted
+    of = Isolation.HIGH_WATERMARK, Isolation.COMMITTED
+    assert tuple(isolation_of(level, is_consumer=True) for level in (0, 1)) == of
+    assert {isolation_of(level, is_consumer=False) for level in (0, 1)} == {Isolation.LOG_END}
 
 
 async def test_acks_0_has_no_answer() -> None:  # rules B3.36, B1.41

@@ -217,12 +217,17 @@ async def _elect_preferred(m: Mixed) -> None:
         for topic in await m.topics()
         for p in topic.partitions
     }
-    await create_znode(m.cluster, znodes.PREFERRED_REPLICA_ELECTION, cluster_nodes.encode_partition_list(partitions))
+    wanted = cluster_nodes.encode_partition_list(partitions)
+    await create_znode(m.cluster, znodes.PREFERRED_REPLICA_ELECTION, wanted)
 
     async def elected() -> bool:
-        return not await m.cluster.exists(znodes.PREFERRED_REPLICA_ELECTION) and all(
-            [await m.leader(partition) == replica for partition, replica in partitions.items()]
-        )
+        if await m.cluster.exists(znodes.PREFERRED_REPLICA_ELECTION):
+            return False
+        if all([await m.leader(partition) == replica for partition, replica in partitions.items()]):
+            return True
+        # a new controller may have held it before it knew that a broker is back
+        await create_znode(m.cluster, znodes.PREFERRED_REPLICA_ELECTION, wanted)
+        return False
 
     await m.until("preferred leaders", elected)
 

@@ -355,6 +355,13 @@ async def test_leave_group_unknown_consumer_existing_group(mock_clock: MockClock
     assert host.leave("otherMemberId") == (NONE, [UNKNOWN])
 
 
+async def test_who_leaves_without_ids_is_not_the_member_with_an_empty_instance_id(mock_clock: MockClock) -> None:
+    host = Host(mock_clock)
+    host.joined(instance_id="")
+    assert host.leave("") == (NONE, [UNKNOWN])
+    assert host.leave(("", "")) == (NONE, [NONE])
+
+
 @kafka("GC-125")
 @kafka("GC-126")
 async def test_leave_dead_group(mock_clock: MockClock) -> None:

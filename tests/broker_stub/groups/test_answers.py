@@ -15,6 +15,7 @@ from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.groups.joining import Join
 from kce.broker_stub.groups.manager import Producer
 from kce.broker_stub.groups.member import Client, JoinResult, Member, SyncResult
+from kce.broker_stub.handlers import join_group
 from kce.wire import (
     DescribedGroupMember,
     DescribeGroupsResponseDescribedGroup,
@@ -143,6 +144,12 @@ async def test_each_member_that_leaves_is_answered(mock_clock: MockClock) -> Non
 
 def member(answer: JoinResult, instance_id: str | None = None) -> JoinGroupResponseMember:
     return JoinGroupResponseMember(member_id=answer.member_id, group_instance_id=instance_id, metadata=b"metadata")
+
+
+@pytest.mark.parametrize(("version", "nothing"), [(6, ""), (7, None)])
+def test_a_protocol_without_a_name_is_null_where_it_can_be(version: int, nothing: str | None) -> None:
+    for name, told in (("range", "range"), ("", nothing), (None, nothing)):
+        assert join_group._response(JoinResult(member_id="m", protocol_name=name), version).protocol_name == told
 
 
 async def test_what_members_are_answered(mock_clock: MockClock) -> None:  # rules G3.20, G3.21, G3.43

@@ -93,6 +93,8 @@ def test_which_entities_a_filter_matches(
         # all match types are looked at first
         ((Component("planet", ANY_NAME, None), user(3)), ErrorCode.UNKNOWN_SERVER_ERROR),
         ((user(), user(), user(EXACT)), ErrorCode.UNKNOWN_SERVER_ERROR),
+        # no path of a znode
+        *[((Component("ip", EXACT, name),), ErrorCode.UNKNOWN_SERVER_ERROR) for name in ("", ".", "..")],
     ],
 )
 def test_filters_that_are_refused(components: Sequence[Component], code: ErrorCode) -> None:
@@ -127,6 +129,13 @@ def test_where_the_quotas_of_an_entity_are(entity: Entity, place: tuple[str, str
 )  # fmt: skip
 def test_entities_that_are_refused(entity: Entity) -> None:
     assert code_of(place_of, entity) is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("entity", [{"user": "a", "client-id": None}, {"client-id": None}, {"user": None}])
+def test_names_that_no_znode_can_have(entity: Entity, name: str) -> None:
+    for kind in entity:
+        assert code_of(place_of, {**entity, kind: name}) is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(

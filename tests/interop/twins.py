@@ -1,0 +1,303 @@
+"""A real broker and ours are asked the same, request by request, and have to answer the same.
+
+    python -m tests.interop.twins --seed 5 --steps 1000
+
+Answers are compared field by field: what is different for good (addresses, ids, times, texts of errors) is left out,
+names replace ids, and arrays have no order, which in Kafka is often that of a hash table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from kce import Cluster, wire
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.wire.batch_header import read_headers
+from tests.interop.random_requests import TOPICS, Asked, Given, Node, asked, text_of
+from tests.interop.real_kafka import real_brokers
+
+#: the second has so much longer to answer, if the first has answered
+PATIENCE_S: Final = 20.0
+#: after that an answer of neither is none: a member that waits for others
+_WAITING_S: Final = 3.0
+_NO_ANSWER: Final = "no answer"
+_START_S: Final = 60.0
+SETTINGS: Final = {
+    "offsets.topic.num.partitions": "3", "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "3", "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1", "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+}  # fmt: skip
+_LEFT_OUT: Final = frozenset(
+    {"throttle_time_ms", "host", "port", "cluster_id", "session_id", "usable_bytes", "total_bytes", "client_host"}
+    | {"client_id", "error_message", "batch_index_error_message", "documentation"}
+)
+#: only their sign is compared
+_SIGNS: Final = frozenset(
+    {"log_append_time_ms", "last_timestamp", "transaction_start_time_ms", "timestamp", "finalized_features_epoch"}
+)
+#: tell the elements of an array apart
+_NAMES: Final = (
+    "name", "topic", "topic_name", "topic_id", "resource_type", "resource_name", "index", "partition_index",
+    "partition_id", "partition", "group_id", "transactional_id", "producer_id", "key", "api_key", "log_dir", "user",
+)  # fmt: skip
+#: Kafka's requests that are never answered
+_UNANSWERED: Final = {
+    "WriteTxnMarkers": "markers without partitions that are here come after others",
+}
+_NO_ID: Final = uuid.UUID(int=0)
+_MEMBER: Final = re.compile(r"(twin|i[12])?-[0-9a-f-]{36}")
+
+
+class Twin:
+    """One of the two brokers, a client's connection to it, and what it has given."""
+
+    def __init__(self, name: str, address: str, directory: str) -> None:
+        self.name = name
+        host, port = address.rsplit(":", 1)
+        self._address = host, int(port)
+        self._stream: trio.SocketStream | None = None
+        self._given: dict[Given, Any] = {Given("directory"): directory}
+        self._names: dict[uuid.UUID, str] = {_NO_ID: "no id"}
+
+    async def ask(self, message: wire.Message, version: int, *, limit_s: float = PATIENCE_S) -> wire.Message | str:
+        """The answer; or "closed", or "no answer" after ``limit_s``, and then the next request has a new connection."""
+        if self._stream is None:
+            self._stream = await trio.open_tcp_stream(*self._address)
+        request = wire.encode_request(message, api_version=version, correlation_id=1, client_id="twin")
+        answer = _NO_ANSWER
+        with trio.move_on_after(limit_s):
+            try:
+                await self._stream.send_all(wire.frame(request))
+                frame = await self._frame(self._stream)
+            except trio.BrokenResourceError:
+                frame = None
+            if frame is not None:
+                made = wire.decode_response(frame, api_key=message.__api_key__, api_version=version)[1]
+                self._learn(message, made)
+                return made
+            answer = "closed"
+        await self.disconnect()
+        return answer
+
+    async def disconnect(self) -> None:
+        if self._stream is not None:
+            await trio.aclose_forcefully(self._stream)
+        self._stream = None
+
+    async def _frame(self, stream: trio.SocketStream) -> bytes | None:
+        frames = wire.FrameBuffer(max_frame_bytes=1 << 30)
+        while (frame := frames.next_frame()) is None:
+            data = await stream.receive_some(1 << 20)
+            if not data:
+                return None
+            frames.receive_data(data)
+        return frame
+
+    def _learn(self, message: wire.Message, answer: wire.Message) -> None:
+        match answer:
+            case wire.MetadataResponse() | wire.CreateTopicsResponse():
+                for topic in answer.topics:
+                    if topic.name and topic.topic_id != _NO_ID:
+                        self._names[topic.topic_id] = topic.name
+                        self._given[Given("topic", topic.name)] = topic.topic_id
+            case wire.JoinGroupResponse() if answer.member_id:
+                assert isinstance(message, wire.JoinGroupRequest)
+                self._given[Given("member", message.group_id)] = answer.member_id
+            case wire.InitProducerIdResponse() if not answer.error_code:
+                assert isinstance(message, wire.InitProducerIdRequest)
+                self._given[Given("producer", message.transactional_id or "")] = answer.producer_id
+                self._given[Given("epoch", message.transactional_id or "")] = answer.producer_epoch
+            case wire.FetchResponse() if answer.session_id:
+                self._given[Given("session")] = answer.session_id
+
+    def made(self, value: Any) -> Any:
+        """A message of a node."""
+        match value:
+            case Given():
+                nothing = {"topic": _NO_ID, "member": "none", "producer": 77, "epoch": 0, "session": 0}
+                return self._given.get(value, nothing.get(value.kind))
+            case Node():
+                return value.cls(**{name: self.made(of) for name, of in value.values.items()})
+            case list():
+                return tuple(map(self.made, value))
+        return value
+
+    def comparable(self, value: Any, name: str = "") -> Any:
+        """What both must answer, of an answer or a part of it."""
+        match value:
+            case uuid.UUID():
+                return self._names.get(value, "an id")
+            case str():
+                directory = self._given[Given("directory")]
+                return _MEMBER.sub("a member", value.replace(directory, "the directory"))
+            case tuple():
+                return sorted((self.comparable(one, name) for one in value), key=_order)
+            case bytes() | bytearray() | memoryview():
+                return (_without_times(value) if name == "records" else bytes(value)).hex()
+            case int() if name in _SIGNS:
+                return (value > 0) - (value < 0)
+        if hasattr(value, "__fields__"):
+            fields = (field.name for field in value.__fields__ if field.name not in _LEFT_OUT)
+            return {field: self.comparable(getattr(value, field), field) for field in fields}
+        return value
+
+
+def _without_times(records: bytes | bytearray | memoryview) -> bytes:
+    """Of batches of magic 2, without times and checksums: those of markers differ."""
+    blank = bytearray(records)
+    for at, _ in read_headers(bytes(records)):
+        blank[at + 17 : at + 21] = bytes(4)
+        blank[at + 27 : at + 43] = bytes(16)
+    return bytes(blank)
+
+
+def _order(value: Any) -> str:
+    if isinstance(value, dict) and (names := [value[name] for name in _NAMES if name in value]):
+        value = names
+    return json.dumps(value, default=str)
+
+
+def differences(kafkas: Any, ours: Any, where: str = "") -> Iterator[str]:
+    """One line for each."""
+    if isinstance(kafkas, dict) and isinstance(ours, dict):
+        for name, value in kafkas.items():
+            yield from differences(value, ours[name], f"{where}.{name}")
+    elif isinstance(kafkas, list) and isinstance(ours, list) and len(kafkas) == len(ours):
+        for i, (one, other) in enumerate(zip(kafkas, ours, strict=True)):
+            yield from differences(one, other, f"{where}[{i}]")
+    elif kafkas != ours:
+        yield f"{where or 'answer'}: Kafka's {str(kafkas)[:300]}, ours {str(ours)[:300]}"
+
+
+@asynccontextmanager
+async def twins(folder: Path) -> AsyncIterator[tuple[Twin, Twin]]:
+    """Real Kafka and ours, alone in clusters with the same settings, topics and internal topics."""
+    settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+    async with (
+        embedded_zookeeper(folder) as zookeeper,
+        real_brokers([1], f"{zookeeper}/kafka", folder / "kafka", **settings) as brokers,
+        Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=SETTINGS) as cluster,
+    ):
+        await cluster.wait_for_controller()
+        both = (
+            Twin("Kafka", brokers[1].address, str(brokers[1].folder / "data")),
+            Twin("ours", cluster.bootstrap_servers(), await _directory(cluster.bootstrap_servers())),
+        )
+        try:
+            for twin in both:
+                await _prepare(twin)
+            yield both
+        finally:
+            for twin in both:
+                await twin.disconnect()
+
+
+async def _directory(address: str) -> str:
+    twin = Twin("", address, "?")
+    answer = await twin.ask(wire.DescribeLogDirsRequest(topics=None), 1)
+    await twin.disconnect()
+    assert isinstance(answer, wire.DescribeLogDirsResponse)
+    return answer.results[0].log_dir
+
+
+async def _prepare(twin: Twin) -> None:
+    """Topics, and a coordinator of each kind for every key."""
+    topics = tuple(
+        wire.CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in TOPICS.items()
+    )
+    created = await twin.ask(wire.CreateTopicsRequest(topics=topics, timeout_ms=20_000), 7)
+    assert isinstance(created, wire.CreateTopicsResponse)
+    assert not any(topic.error_code for topic in created.topics)
+    with trio.fail_after(_START_S):
+        for kind, key in ((0, "g1"), (1, "tx1")):
+            while True:
+                found = await twin.ask(wire.FindCoordinatorRequest(key=key, key_type=kind), 2)
+                probe = wire.ListGroupsRequest() if kind == 0 else wire.ListTransactionsRequest()
+                listed = await twin.ask(probe, 0)
+                assert isinstance(found, wire.FindCoordinatorResponse)
+                assert isinstance(listed, wire.ListGroupsResponse | wire.ListTransactionsResponse)
+                if not found.error_code and not listed.error_code:
+                    break
+                await trio.sleep(0.1)
+
+
+async def versions(both: tuple[Twin, Twin]) -> Mapping[int, tuple[int, int]]:
+    """Of the APIs, the same of both."""
+    known = []
+    for twin in both:
+        answer = await twin.ask(wire.ApiVersionsRequest(), 0)
+        assert isinstance(answer, wire.ApiVersionsResponse)
+        known.append({api.api_key: (api.min_version, api.max_version) for api in answer.api_keys})
+    assert known[0] == known[1]
+    return known[0]
+
+
+async def compare(both: tuple[Twin, Twin], request: Asked) -> list[str]:
+    """How the answers differ."""
+    answers: dict[str, Any] = {}
+    async with trio.open_nursery() as nursery:
+        done = trio.Event()
+
+        async def ask(twin: Twin) -> None:
+            answer = await twin.ask(twin.made(request.body), request.version)
+            answers[twin.name] = twin.comparable(answer)
+            done.set()
+
+        for twin in both:
+            nursery.start_soon(ask, twin)
+        with trio.move_on_after(_WAITING_S):
+            await done.wait()
+        if not done.is_set():
+            nursery.cancel_scope.cancel()
+    if not answers:
+        for twin in both:
+            await twin.disconnect()
+    if request.api in _UNANSWERED and answers.get(both[0].name) == _NO_ANSWER:
+        return []
+    return list(differences(*(answers.get(twin.name) for twin in both)))
+
+
+async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
+    """A report on each request whose answers differ."""
+    random, reports = Random(seed), []
+    now_ms = int(time.time() * 1000)
+    async with twins(folder) as both:
+        known = await versions(both)
+        for step in range(steps):
+            request = asked(random, known, now_ms)
+            found = await compare(both, request)
+            if found:
+                lines = "\n    ".join(found)
+                reports.append(
+                    f"seed {seed}, step {step}: {request.api} {request.version} {text_of(request.body)}\n    {lines}"
+                )
+    return reports
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.twins", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=1000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        reports = trio.run(lambda: run(Path(folder), seed=arguments.seed, steps=arguments.steps))
+    print("\n".join(reports) or f"{arguments.steps} requests were answered alike")
+    return bool(reports)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
