@@ -50,7 +50,7 @@ def _partition(partition: TopicPartition, denied: Container[str], services: Serv
         return refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
     if partition.topic in denied:
         return refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if services.metadata_cache.snapshot.partition(partition) is None:
+    if partition.topic not in services.metadata_cache.snapshot.topics:
         return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     try:
         log = services.data_plane.partition(partition).log

@@ -181,12 +181,13 @@ class DataPlane:
         results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
         for topic_partition, result in produced.items():
             code = self._settled(topic_partition, result) if acks == ALL else _code(result)
-            if code is None:
-                operation = DelayedProduce(self._settled, produced, timeout_ms, respond)
-                self.produce_purgatory.watch(operation, appended)
-                return
-            results[topic_partition] = result, code
-        respond(results)
+            if code is not None:
+                results[topic_partition] = result, code
+        if len(results) == len(produced):
+            respond(results)
+        else:
+            operation = DelayedProduce(self._settled, produced, results, timeout_ms, respond)
+            self.produce_purgatory.watch(operation, appended)
 
     def _settled(self, topic_partition: TopicPartition, result: Produced) -> ErrorCode | None:
         """The code to answer with acks=-1; None as long as replicas in the ISR do not have the records."""

@@ -41,36 +41,36 @@ class SessionWait(NamedTuple):
 class DelayedProduce(DelayedOperation):
     """Waits until every replica in the ISR has the records (rules B2.12 to B2.16)."""
 
-    __slots__ = ("_codes", "_produced", "_respond", "_settled")
+    __slots__ = ("_produced", "_respond", "_results", "_settled")
 
     def __init__(
         self,
         settled: Callable[[TopicPartition, Produced], ErrorCode | None],
         produced: Mapping[TopicPartition, Produced],
+        results: dict[TopicPartition, tuple[Produced, ErrorCode]],
         timeout_ms: int,
         respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
     ) -> None:
+        """``results``: of the partitions that need not wait."""
         super().__init__(timeout_ms)
         self._settled = settled
         self._produced = produced
+        self._results = results
         self._respond = respond
-        #: None while it waits
-        self._codes: dict[TopicPartition, ErrorCode | None] = dict.fromkeys(produced)
 
     def try_complete(self) -> bool:
-        for topic_partition, code in self._codes.items():
-            if code is None:
-                self._codes[topic_partition] = self._settled(topic_partition, self._produced[topic_partition])
-        return None not in self._codes.values() and self.force_complete()
+        for topic_partition, produced in self._produced.items():
+            if topic_partition not in self._results:
+                code = self._settled(topic_partition, produced)
+                if code is not None:
+                    self._results[topic_partition] = produced, code
+        return len(self._results) == len(self._produced) and self.force_complete()
 
     def on_complete(self) -> None:
         self._respond(
             {
-                topic_partition: (
-                    self._produced[topic_partition],
-                    ErrorCode.REQUEST_TIMED_OUT if code is None else code,
-                )
-                for topic_partition, code in self._codes.items()
+                topic_partition: self._results.get(topic_partition, (produced, ErrorCode.REQUEST_TIMED_OUT))
+                for topic_partition, produced in self._produced.items()
             }
         )
 

@@ -18,29 +18,31 @@ from tests.broker_stub.log.support import batch
 
 #: partitions of the topics that are there
 TOPICS: Final = {"t1": 3, "t2": 1, "c1": 1}
-#: of brokers and controllers, of logins, and of what is asked of an active controller by brokers
-LEFT_OUT: Final = frozenset(
-    {"LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition", "AllocateProducerIds"}
-    | {"SaslHandshake", "SaslAuthenticate", "Envelope", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
-)
-#: how often an API is chosen, if not once
-_WEIGHTS: Final = {
+#: APIs of clients, and how often each is chosen
+CLIENTS: Final = {
+    **{api.name: 1 for api in BY_KEY.values() if api.key in {0, 1, 2, 3, *range(8, 52), 57, 60, 61, 65, 66}},
     "Produce": 6, "Fetch": 6, "ListOffsets": 3, "OffsetCommit": 3, "OffsetFetch": 2, "JoinGroup": 4, "SyncGroup": 3,
     "Heartbeat": 2, "LeaveGroup": 2, "InitProducerId": 4, "AddPartitionsToTxn": 4, "AddOffsetsToTxn": 2, "EndTxn": 4,
-    "TxnOffsetCommit": 2,
+    "TxnOffsetCommit": 2, "SaslHandshake": 0, "SaslAuthenticate": 0,
+}  # fmt: skip
+#: of controllers, and what shows what came of it
+CONTROLLERS: Final = {
+    "LeaderAndIsr": 6, "UpdateMetadata": 6, "StopReplica": 3, "Metadata": 3, "ListOffsets": 3, "Produce": 3, "Fetch": 2,
+    "OffsetForLeaderEpoch": 2, "DeleteRecords": 1, "DescribeLogDirs": 1, "DescribeProducers": 1,
 }  # fmt: skip
 #: below, Kafka fills what it converts up with bytes that clients ignore
 _FIRST_VERSIONS: Final = {"Fetch": 4}
 #: an array of these is not empty: Kafka never answers, or keeps topics without partitions in the answer
 _NEVER_EMPTY: Final = frozenset(
     {"transactions", "groups", "partitions", "partition_indexes", "partition_data", "configuration_keys"}
+    | {"partition_states"}
 )
 _NO_ID: Final = uuid.UUID(int=0)
 _UNKNOWN_ID: Final = uuid.UUID(int=77)
 
 
 class Given(NamedTuple):
-    """What a twin has given: ``kind`` is topic, member, producer, epoch, session or directory."""
+    """What a twin has given: ``kind`` is topic, member, producer, epoch, session, directory or broker epoch."""
 
     kind: str
     of: str = ""
@@ -61,6 +63,7 @@ class Asked(NamedTuple):
 
 
 _NAMES: Final = ["t1", "t1", "t1", "t2", "t2", "c1", "missing", "bad/name", "", "..", "x" * 249, "x" * 250, "new1"]
+_HOSTED: Final = ["t1", "t1", "t2", "c1", "missing", "new1"]
 _INTERNAL: Final = ["__consumer_offsets", "__transaction_state"]
 _GROUPS: Final = ["g1", "g1", "g2", "g3", "", " "]
 _TRANSACTIONS: Final = ["tx1", "tx2", "tx3", ""]
@@ -121,7 +124,8 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     # what they change takes effect some time later
     "AlterConfigs.validate_only": [True], "IncrementalAlterConfigs.validate_only": [True],
     "AlterClientQuotas.validate_only": [True],
-    "current_leader_epoch": _LEADER_EPOCHS, "leader_epoch": _LEADER_EPOCHS, "last_fetched_epoch": [-1, -1, 0, 5],
+    "current_leader_epoch": _LEADER_EPOCHS, "OffsetForLeaderEpoch.leader_epoch": _LEADER_EPOCHS,
+    "OffsetCommit.committed_leader_epoch": _LEADER_EPOCHS, "last_fetched_epoch": [-1, -1, 0, 5],
     "fetch_offset": _OFFSETS, "offset": _OFFSETS, "committed_offset": _OFFSETS, "log_start_offset": _OFFSETS,
     "timestamp": [-1, -2, -3, -4, -5, -6, 0, 1000, 1_700_000_000_000, 2**63 - 1],
     "max_num_offsets": [1, 1, 2, 0], "isolation_level": [0, 0, 1, 2], "acks": [-1, -1, 1, 1, 2],
@@ -149,8 +153,29 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "salt": [b"abc", b"", b"x" * 32], "salted_password": [b"abc", b"", b"x" * 32], "hmac": [b"abc"],
     "client_software_name": ["app", "", "bad name!"], "client_software_version": ["1", "", "1 2"],
     "committed_metadata": ["", None, "m", "x" * 5000], "retention_time_ms": [-1, -1, 100_000],
+    # of controllers
+    "LeaderAndIsr.topic_name": _HOSTED, "UpdateMetadata.topic_name": _HOSTED, "StopReplica.topic_name": _HOSTED,
+    "StopReplica.name": _HOSTED, "LeaderAndIsr.partition_index": [0, 0, 1, 2, 3], "controller_id": [1, 1, 9],
+    "UpdateMetadata.partition_index": [0, 0, 1, 2, 3], "is_kraft_controller": [False],
+    "broker_epoch": [-1, Given("broker epoch"), Given("broker epoch", "-1"), Given("broker epoch", "+1")],
+    "leader": [1, 1, 1, 2, -1, -2], "isr": [1, 1, 2], "LeaderAndIsr.replicas": [1, 1, 1, 2, 3],
+    "UpdateMetadata.replicas": [1, 1, 1, 2, 3], "offline_replicas": [1, 2], "adding_replicas": [2, 3],
+    "removing_replicas": [3], "partition_epoch": [0, 1, 2, 5, -1], "zk_version": [0, 1, 2, 5, -1],
+    "leader_recovery_state": [0, 0, 0, 1], "type": [0, 1], "delete_partitions": [False, False, True],
+    "delete_partition": [False, False, True], "host_name": ["127.0.0.1"], "LeaderAndIsr.port": [1],
+    "LeaderAndIsr.broker_id": [1, 2], "UpdateMetadata.id": [1, 1, 2], "UpdateMetadata.host": ["127.0.0.1"],
+    "UpdateMetadata.port": [1], "listener": ["DATA", "CONTROL"], "security_protocol": [0],
     "expiry_time_period_ms": [-1, 0, 1000], "max_lifetime_ms": [-1, 0, 1000], "renew_period_ms": [-1, 0, 1000],
 }  # fmt: skip
+#: of an element that is told apart by two values
+_PAIRS: Final = ({"resource_name"}, {"topic_name", "partition_index"})
+_OF_CONTROLLERS: Final = ("LeaderAndIsr", "UpdateMetadata", "StopReplica")
+#: epochs of controllers and leaders, which grow by one in so many requests
+_GROWING: Final = {"controller_epoch": 25, "leader_epoch": 8}
+_IDS: Final = {
+    **{name: Given("topic", name) for name in TOPICS},
+    **{name: uuid.uuid5(_NO_ID, name) for name in ("missing", "new1")},
+}
 #: of other fields, by type
 _BY_TYPE: Final[Mapping[str, Sequence[Any]]] = {
     "bool": [False, True], "int8": [-1, 0, 1, 2, 3, 5], "int16": [-1, 0, 1, 2, 100],
@@ -160,57 +185,69 @@ _BY_TYPE: Final[Mapping[str, Sequence[Any]]] = {
 _EMPTY: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b""}
 
 
-def asked(random: Random, versions: Mapping[int, tuple[int, int]], now_ms: int) -> Asked:
-    """A request of an API and version that both brokers serve."""
-    keys = [key for key in versions if BY_KEY[key].name not in LEFT_OUT]
-    (key,) = random.choices(keys, [_WEIGHTS.get(BY_KEY[key].name, 1) for key in keys])
-    api, (first, last) = BY_KEY[key].name, versions[key]
-    version = random.randint(max(first, _FIRST_VERSIONS.get(api, 0)), last)
-    cls = message_class(key, "request")
-    assert cls is not None
-    return Asked(api, key, version, _node(random, cls, api, version, now_ms))
+class Requests:
+    """Makes requests. ``versions``: of the APIs, which both brokers serve. ``weights``: by API."""
 
+    def __init__(
+        self, random: Random, versions: Mapping[int, tuple[int, int]], weights: Mapping[str, int], now_ms: int
+    ) -> None:
+        self._random = random
+        self._versions = versions
+        self._weights = weights
+        self._now_ms = now_ms
+        self._step = 0
 
-def _node(random: Random, cls: type[Any], api: str, version: int, now_ms: int) -> Node:
-    values: dict[str, Any] = {}
-    for field in cls.__fields__:
-        if version not in field.versions or (version in field.tagged and random.random() < 0.8):
-            continue
+    def next(self) -> Asked:
+        keys = list(self._versions)
+        (key,) = self._random.choices(keys, [self._weights.get(BY_KEY[key].name, 0) for key in keys])
+        api, (first, last) = BY_KEY[key].name, self._versions[key]
+        version = self._random.randint(max(first, _FIRST_VERSIONS.get(api, 0)), last)
+        cls = message_class(key, "request")
+        assert cls is not None
+        self._step += 1
+        return Asked(api, key, version, self._node(cls, api, version))
 
-        def one(field: Any = field) -> Any:
-            if isinstance(field.type, type):
-                return _node(random, field.type, api, version, now_ms)
-            return _records(random, now_ms) if field.name == "records" else _value(random, cls, api, field)
+    def _node(self, cls: type[Any], api: str, version: int) -> Node:
+        random, values = self._random, {}
+        for field in cls.__fields__:
+            if version not in field.versions or (version in field.tagged and random.random() < 0.8):
+                continue
+            can_be_null = version in field.nullable
+            if field.array:
+                may = can_be_null and field.name not in _NEVER_EMPTY and api != "DescribeLogDirs"
+                values[field.name] = None if may and random.random() < 0.15 else self._some(cls, field, api, version)
+            else:
+                value = self._one(cls, field, api, version)
+                values[field.name] = _EMPTY[field.type.name] if value is None and not can_be_null else value
+        if {"topic_name", "topic_id"} <= values.keys():
+            name = values["topic_name"]
+            values["topic_id"] = _IDS[name] if random.random() < 0.85 else uuid.uuid5(_UNKNOWN_ID, name)
+        return Node(cls, values)
 
-        can_be_null = version in field.nullable
-        if field.array:
-            may = can_be_null and field.name not in _NEVER_EMPTY and api != "DescribeLogDirs"
-            is_null = may and random.random() < 0.15
-            values[field.name] = None if is_null else _some(random, one, least=field.name in _NEVER_EMPTY)
-        else:
-            value = one()
-            if value is None and not can_be_null:
-                value = _EMPTY[field.type.name]
-            values[field.name] = value
-    return Node(cls, values)
+    def _some(self, cls: type[Any], field: Any, api: str, version: int) -> list[Any]:
+        """Different in their first values, by which they are told apart."""
+        least = int(field.name in _NEVER_EMPTY)
+        made = [self._one(cls, field, api, version) for _ in range(self._random.choice([least, 1, 1, 1, 2, 3]))]
+        names = {}
+        for value in made:
+            plain = (
+                [v for v in value.values.values() if not isinstance(v, list)] if isinstance(value, Node) else [value]
+            )
+            is_pair = isinstance(value, Node) and any(pair <= value.values.keys() for pair in _PAIRS)
+            names[repr(plain[: 2 if is_pair else 1])] = value
+        return [value for value in names.values() if value is not None] or made[:least]
 
-
-def _some(random: Random, one: Any, *, least: bool) -> list[Any]:
-    """Different in their first values, by which they are told apart."""
-    made = [one() for _ in range(random.choice([int(least), 1, 1, 1, 2, 3]))]
-    names = {}
-    for value in made:
-        plain = [v for v in value.values.values() if not isinstance(v, list)] if isinstance(value, Node) else [value]
-        is_config = isinstance(value, Node) and "resource_name" in value.values
-        names[repr(plain[: 2 if is_config else 1])] = value
-    return [value for value in names.values() if value is not None] or ([made[0]] if least else [])
-
-
-def _value(random: Random, cls: type[Any], api: str, field: Any) -> Any:
-    for name in (f"{api}.{cls.__name__}.{field.name}", f"{api}.{field.name}", field.name):
-        if name in _VALUES:
-            return random.choice(_VALUES[name])
-    return random.choice(_BY_TYPE[field.type.name])
+    def _one(self, cls: type[Any], field: Any, api: str, version: int) -> Any:
+        if isinstance(field.type, type):
+            return self._node(field.type, api, version)
+        if field.name == "records":
+            return _records(self._random, self._now_ms)
+        for name in (f"{api}.{cls.__name__}.{field.name}", f"{api}.{field.name}", field.name):
+            if name in _VALUES:
+                return self._random.choice(_VALUES[name])
+        if api in _OF_CONTROLLERS and field.name in _GROWING:
+            return self._step // _GROWING[field.name] + self._random.choice([0, 0, 0, 0, 1, 1, 2, -1])
+        return self._random.choice(_BY_TYPE[field.type.name])
 
 
 def _records(random: Random, now_ms: int) -> bytes:

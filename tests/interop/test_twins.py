@@ -5,19 +5,21 @@ Covers: tests/interop/random_requests.py, tests/interop/twins.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.interop.random_requests import CLIENTS, CONTROLLERS
 from tests.interop.twins import differences, run
 
 STEPS = 500
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_random_requests_are_answered_alike(tmp_path: Path, seed: int) -> None:
-    reports = await run(tmp_path, seed=seed, steps=STEPS)
+@pytest.mark.parametrize("weights", [CLIENTS, CONTROLLERS], ids=["clients", "controllers"])
+async def test_random_requests_are_answered_alike(tmp_path: Path, weights: Mapping[str, int]) -> None:
+    reports = await run(tmp_path, seed=1, steps=STEPS, weights=weights)
     assert not reports, "\n".join(reports)
 
 

@@ -22,11 +22,12 @@ from random import Random
 from typing import Any, Final
 
 import trio
+from kazoo.client import KazooClient
 
 from kce import Cluster, wire
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.wire.batch_header import read_headers
-from tests.interop.random_requests import TOPICS, Asked, Given, Node, asked, text_of
+from tests.interop.random_requests import CLIENTS, CONTROLLERS, TOPICS, Asked, Given, Node, Requests, text_of
 from tests.interop.real_kafka import real_brokers
 
 #: the second has so much longer to answer, if the first has answered
@@ -39,7 +40,7 @@ SETTINGS: Final = {
     "offsets.topic.num.partitions": "3", "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "3", "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1", "group.initial.rebalance.delay.ms": "0",
-    "auto.create.topics.enable": "false",
+    "auto.create.topics.enable": "false", "auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "60000",
 }  # fmt: skip
 _LEFT_OUT: Final = frozenset(
     {"throttle_time_ms", "host", "port", "cluster_id", "session_id", "usable_bytes", "total_bytes", "client_host"}
@@ -59,18 +60,22 @@ _UNANSWERED: Final = {
     "WriteTxnMarkers": "markers without partitions that are here come after others",
 }
 _NO_ID: Final = uuid.UUID(int=0)
+#: the version of ids that brokers make; both are asked about the same others
+_RANDOM_ID: Final = 4
 _MEMBER: Final = re.compile(r"(twin|i[12])?-[0-9a-f-]{36}")
 
 
 class Twin:
     """One of the two brokers, a client's connection to it, and what it has given."""
 
-    def __init__(self, name: str, address: str, directory: str) -> None:
+    def __init__(self, name: str, address: str, directory: str, broker_epoch: int = -1) -> None:
         self.name = name
         host, port = address.rsplit(":", 1)
         self._address = host, int(port)
         self._stream: trio.SocketStream | None = None
-        self._given: dict[Given, Any] = {Given("directory"): directory}
+        self._given: dict[Given, Any] = {Given("directory"): directory} | {
+            Given("broker epoch", text): broker_epoch + int(text or 0) for text in ("", "-1", "+1")
+        }
         self._names: dict[uuid.UUID, str] = {_NO_ID: "no id"}
 
     async def ask(self, message: wire.Message, version: int, *, limit_s: float = PATIENCE_S) -> wire.Message | str:
@@ -111,9 +116,9 @@ class Twin:
         match answer:
             case wire.MetadataResponse() | wire.CreateTopicsResponse():
                 for topic in answer.topics:
-                    if topic.name and topic.topic_id != _NO_ID:
-                        self._names[topic.topic_id] = topic.name
-                        self._given[Given("topic", topic.name)] = topic.topic_id
+                    if not topic.error_code and topic.topic_id.version == _RANDOM_ID:
+                        self._names[topic.topic_id] = topic.name or ""
+                        self._given[Given("topic", topic.name or "")] = topic.topic_id
             case wire.JoinGroupResponse() if answer.member_id:
                 assert isinstance(message, wire.JoinGroupRequest)
                 self._given[Given("member", message.group_id)] = answer.member_id
@@ -140,7 +145,7 @@ class Twin:
         """What both must answer, of an answer or a part of it."""
         match value:
             case uuid.UUID():
-                return self._names.get(value, "an id")
+                return self._names.get(value, "an id" if value.version == _RANDOM_ID else str(value))
             case str():
                 directory = self._given[Given("directory")]
                 return _MEMBER.sub("a member", value.replace(directory, "the directory"))
@@ -193,9 +198,10 @@ async def twins(folder: Path) -> AsyncIterator[tuple[Twin, Twin]]:
         Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=SETTINGS) as cluster,
     ):
         await cluster.wait_for_controller()
+        bootstrap = cluster.bootstrap_servers()
         both = (
-            Twin("Kafka", brokers[1].address, str(brokers[1].folder / "data")),
-            Twin("ours", cluster.bootstrap_servers(), await _directory(cluster.bootstrap_servers())),
+            Twin("Kafka", brokers[1].address, str(brokers[1].folder / "data"), await _epoch(f"{zookeeper}/kafka")),
+            Twin("ours", bootstrap, await _directory(bootstrap), await _epoch(cluster.zookeeper)),
         )
         try:
             for twin in both:
@@ -204,6 +210,21 @@ async def twins(folder: Path) -> AsyncIterator[tuple[Twin, Twin]]:
         finally:
             for twin in both:
                 await twin.disconnect()
+
+
+async def _epoch(zookeeper: str) -> int:
+    """The epoch of broker 1."""
+
+    def read() -> int:
+        client = KazooClient(zookeeper)
+        client.start()
+        try:
+            return int(client.exists("/brokers/ids/1").czxid)
+        finally:
+            client.stop()
+            client.close()
+
+    return await trio.to_thread.run_sync(read)
 
 
 async def _directory(address: str) -> str:
@@ -271,14 +292,13 @@ async def compare(both: tuple[Twin, Twin], request: Asked) -> list[str]:
     return list(differences(*(answers.get(twin.name) for twin in both)))
 
 
-async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
+async def run(folder: Path, *, seed: int, steps: int, weights: Mapping[str, int] = CLIENTS) -> list[str]:
     """A report on each request whose answers differ."""
-    random, reports = Random(seed), []
-    now_ms = int(time.time() * 1000)
+    reports = []
     async with twins(folder) as both:
-        known = await versions(both)
+        requests = Requests(Random(seed), await versions(both), weights, int(time.time() * 1000))
         for step in range(steps):
-            request = asked(random, known, now_ms)
+            request = requests.next()
             found = await compare(both, request)
             if found:
                 lines = "\n    ".join(found)
@@ -292,9 +312,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop.twins", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--controller", action="store_true", help="requests of controllers, not of all clients")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        reports = trio.run(lambda: run(Path(folder), seed=arguments.seed, steps=arguments.steps))
+        weights = CONTROLLERS if arguments.controller else CLIENTS
+        reports = trio.run(lambda: run(Path(folder), seed=arguments.seed, steps=arguments.steps, weights=weights))
     print("\n".join(reports) or f"{arguments.steps} requests were answered alike")
     return bool(reports)
 

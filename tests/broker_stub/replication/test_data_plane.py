@@ -163,6 +163,20 @@ async def test_acks_all_waits_for_the_isr(autojump_clock: MockClock) -> None:
         assert node.log.log_end_offset == 2
 
 
+@pytest.mark.parametrize("timeout_ms", [0, 100])
+async def test_only_partitions_that_wait_time_out(timeout_ms: int, autojump_clock: MockClock) -> None:  # rule B2.16
+    async with a_node() as node:
+        await node.lead(isr=(1,), replicas=(1, 2))
+        await node.ask(leader_and_isr(lai_state(1, isr=(1, 2), replicas=(1, 2))))
+        await node.ask(update_metadata(*(umr_state(number, isr=(1,), replicas=(1, 2)) for number in range(3))))
+        data = tuple(wire.PartitionProduceData(index=number, records=batch(b"x")) for number in range(3))
+        topics = (wire.TopicProduceData(name="a", partition_data=data),)
+        answer = await node.ask(wire.ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=topics), 9)
+        assert {entry.index: entry.error_code for entry in answer.responses[0].partition_responses} == {
+            0: ErrorCode.NONE, 1: ErrorCode.REQUEST_TIMED_OUT, 2: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        }  # fmt: skip
+
+
 async def test_an_idle_follower_that_left_the_isr_is_not_waited_for(autojump_clock: MockClock) -> None:
     """Rules 9.43, 9.50: its last fetch was before the leader's epoch. Its broker is still alive."""
     async with a_node() as node:
