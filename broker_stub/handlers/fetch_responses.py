@@ -182,9 +182,10 @@ def error_response(
 ) -> FetchResponse:
     """Rules B4.22, B4.46."""
     if context.header.api_version >= 13 or isinstance(message, single_fetch.SingleFetch):
-        return FetchResponse(error_code=error)
+        return FetchResponse(error_code=error, session_id=message.session_id)
     return FetchResponse(
         error_code=error,
+        session_id=message.session_id,
         responses=tuple(
             FetchableTopicResponse(
                 topic=topic.topic,

@@ -328,16 +328,16 @@ async def test_what_a_fetch_is_refused() -> None:
 async def test_what_a_fetch_is_refused_as_a_whole() -> None:  # rules B4.22, B4.46
     async with a_node() as node:
         await node.lead()
-        request = fetch_request(3, version=12, partitions=(0, 4))
+        request = fetch_request(3, version=12, partitions=(0, 4), session_id=7)
         response = FETCH.error_response(request, node.request(request, 12)[0].context, ErrorCode.CORRUPT_MESSAGE)
-        assert response.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (response.error_code, response.session_id) == (ErrorCode.CORRUPT_MESSAGE, 7)
         (topic,) = response.responses
         assert [(topic.topic, p.partition_index, p.error_code, p.high_watermark) for p in topic.partitions] == [
             ("a", number, ErrorCode.CORRUPT_MESSAGE, -1) for number in (0, 4)
         ]
-        request = fetch_request(3, version=13)
+        request = fetch_request(3, version=13, session_id=7)
         response = FETCH.error_response(request, node.request(request, 13)[0].context, ErrorCode.CORRUPT_MESSAGE)
-        assert (response.error_code, response.responses) == (ErrorCode.CORRUPT_MESSAGE, ())
+        assert response == wire.FetchResponse(error_code=ErrorCode.CORRUPT_MESSAGE, session_id=7)
 
 
 async def test_a_fetch_by_the_id_of_an_earlier_topic() -> None:
