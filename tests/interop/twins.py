@@ -162,11 +162,11 @@ class Twin:
 
 
 def _without_times(records: bytes | bytearray | memoryview) -> bytes:
-    """Of batches of magic 2, without times and checksums: those of markers differ."""
+    """Of batches of magic 2, also of one that is cut off, without times and checksums: those of markers differ."""
     blank = bytearray(records)
-    for at, _ in read_headers(bytes(records)):
-        blank[at + 17 : at + 21] = bytes(4)
-        blank[at + 27 : at + 43] = bytes(16)
+    begins = [0, *(at + header.size for at, header in read_headers(bytes(records)))]
+    for begin, end in ((at + begin, at + end) for at in begins for begin, end in ((17, 21), (27, 43))):
+        blank[begin:end] = bytes(len(blank[begin:end]))
     return bytes(blank)
 
 
