@@ -190,11 +190,12 @@ def response(
     answers = {
         partition: _answer(partition, produced, code, leaders.get(partition), services)
         for partition, (produced, code) in results.items()
-    }
-    for partition, code in refused.items():
-        answers[partition] = PartitionProduceResponse(
+    } | {
+        partition: PartitionProduceResponse(
             index=partition.partition, error_code=code, base_offset=-1, log_start_offset=-1
         )
+        for partition, code in refused.items()
+    }
     nodes = endpoints(services, context.listener, [leader for leader, _ in leaders.values()])
     return ProduceResponse(
         responses=tuple(
