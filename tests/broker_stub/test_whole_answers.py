@@ -391,6 +391,8 @@ async def test_produce_refuses_records() -> None:  # rules B3.1, B3.9, B3.29
                 *(bad(ErrorCode.CORRUPT_MESSAGE, index=index, **never_appended) for index in (0, 9))
             )
         assert await answered(one[:-1]) == bad(ErrorCode.INVALID_RECORD, **never_appended)
+        too_small = one[:8] + (20).to_bytes(4) + one[12:]  # for a batch of magic 2
+        assert await answered(too_small) == bad(ErrorCode.CORRUPT_MESSAGE, **never_appended)
         transactional = produced(7, 0, 1, transactional=True)
         assert await answered(transactional) == bad(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, log_start_offset=-1
