@@ -86,9 +86,10 @@ async def alter_all(
         try:
             _check(resource, changes, times=counts[resource], replace=replace)
             denied = denied_config(resource.type, resource.name, Operation.ALTER_CONFIGS, context, services)
+            if denied is None or resource.type == BROKER:  # whose settings Kafka checks before the rights
+                is_final = denied is None and not validate_only
+                await _alter(resource, changes, services, is_final=is_final, replace=replace)
             result: tuple[ErrorCode, str | None] = denied or ErrorCode.NONE, None
-            if denied is None:
-                await _alter(resource, changes, services, validate_only=validate_only, replace=replace)
         except InvalidConfig as e:
             result = e.code, _with_resource(resource, str(e))
         except ApiException as e:
@@ -101,12 +102,12 @@ async def alter_all(
 
 
 async def _alter(
-    resource: Resource, changes: Sequence[Change], services: Services, *, validate_only: bool, replace: bool
+    resource: Resource, changes: Sequence[Change], services: Services, *, is_final: bool, replace: bool
 ) -> None:
-    """Read, change and store, without a version check, like Kafka. Raises ApiException."""
+    """Read, change and, if it is final, store, without a version check, like Kafka. Raises ApiException."""
     if resource.type == BROKER_LOGGER:
         _check_broker(resource, services)
-        broker_loggers.change(changes, validate_only=validate_only)
+        broker_loggers.change(changes, validate_only=not is_final)
         return
     kind, entity = _entity(resource, services)
     is_unknown = kind == "topics" and entity not in services.metadata_cache.snapshot.topics
@@ -120,9 +121,9 @@ async def _alter(
         plain = services.dynamic_config.decoded(now)
         changed = changed_broker_config(plain, changes, for_all_brokers=entity == DEFAULT_ENTITY)
         _check_all(entity, changed, await broker_settings(services), services.dynamic_config)
-        if not validate_only:
+        if is_final:
             changed = _stored(entity, changed, services.dynamic_config)
-    if not validate_only:
+    if is_final:
         await services.admin.change_config(kind, entity, changed)
 
 

@@ -25,6 +25,10 @@ from kce.wire import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     Message,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
 )
 
 
@@ -34,9 +38,11 @@ def forwarded(
     needs: Operation,
     *,
     refusal: ErrorCode = ErrorCode.NOT_CONTROLLER,
+    error_response: Callable[[Any, ErrorCode], Message] | None = None,
 ) -> Handler[R]:
     """A handler that submits requests to the controller. ``response`` takes the ``error_code`` of an error response;
-    ``needs``: on the cluster; ``refusal`` is the error of a node that is not the controller."""
+    ``needs``: on the cluster; ``refusal`` is the error of a node that is not the controller; ``error_response``: of a
+    request that fails as a whole, if it says more."""
 
     def handle(request: Request, message: R, services: Services) -> None:
         def reply(answer: Message | None) -> None:
@@ -47,10 +53,10 @@ def forwarded(
 
         services.controller.submit(message, request.context.api_version, reply)
 
-    def error_response(message: Any, context: RequestContext, error: ErrorCode) -> Message:
-        return response(error_code=error)
+    def failed(message: Any, context: RequestContext, error: ErrorCode) -> Message:
+        return response(error_code=error) if error_response is None else error_response(message, error)
 
-    return Handler(request_type, handle, error_response, needs=needs)
+    return Handler(request_type, handle, failed, needs=needs)
 
 
 def with_message(response: Callable[..., Message]) -> Callable[..., Message]:
@@ -58,15 +64,62 @@ def with_message(response: Callable[..., Message]) -> Callable[..., Message]:
     return lambda error_code: response(error_code=error_code, error_message=error_code.name)
 
 
+def _not_altered(message: AlterPartitionReassignmentsRequest, error: ErrorCode) -> AlterPartitionReassignmentsResponse:
+    """The error for every partition, too."""
+    return AlterPartitionReassignmentsResponse(
+        error_code=error,
+        error_message=error.name,
+        responses=tuple(
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    ReassignablePartitionResponse(
+                        partition_index=entry.partition_index, error_code=error, error_message=error.name
+                    )
+                    for entry in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        ),
+    )
+
+
+def _not_listed(message: ListPartitionReassignmentsRequest, error: ErrorCode) -> ListPartitionReassignmentsResponse:
+    """With the partitions that were asked for."""
+    return ListPartitionReassignmentsResponse(
+        error_code=error,
+        error_message=error.name,
+        topics=tuple(
+            OngoingTopicReassignment(
+                name=topic.name,
+                partitions=tuple(
+                    OngoingPartitionReassignment(partition_index=number) for number in topic.partition_indexes
+                ),
+            )
+            for topic in message.topics or ()
+        ),
+    )
+
+
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
     forwarded(AllocateProducerIdsRequest, AllocateProducerIdsResponse, Operation.CLUSTER_ACTION),
     forwarded(AlterPartitionRequest, AlterPartitionResponse, Operation.CLUSTER_ACTION),
-    forwarded(AlterPartitionReassignmentsRequest, with_message(AlterPartitionReassignmentsResponse), Operation.ALTER),
+    forwarded(
+        AlterPartitionReassignmentsRequest,
+        with_message(AlterPartitionReassignmentsResponse),
+        Operation.ALTER,
+        error_response=_not_altered,
+    ),
     forwarded(  # rules 9.69, 11.41
         ControlledShutdownRequest,
         ControlledShutdownResponse,
         Operation.CLUSTER_ACTION,
         refusal=ErrorCode.STALE_CONTROLLER_EPOCH,
     ),
-    forwarded(ListPartitionReassignmentsRequest, with_message(ListPartitionReassignmentsResponse), Operation.DESCRIBE),
+    forwarded(
+        ListPartitionReassignmentsRequest,
+        with_message(ListPartitionReassignmentsResponse),
+        Operation.DESCRIBE,
+        error_response=_not_listed,
+    ),
 )

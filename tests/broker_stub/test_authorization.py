@@ -535,6 +535,22 @@ async def test_alter_on_the_cluster_is_enough_to_write_markers(node: Guarded) ->
     assert not denials(await node.ask(MARKERS, 1))
 
 
+async def test_settings_of_brokers_are_checked_before_the_rights(node: Guarded) -> None:  # rule B7.27
+    def resource(name: str, key: str, value: str) -> Any:
+        config = wire.AlterConfigsRequestAlterableConfig(name=key, value=value)
+        return wire.AlterConfigsRequestAlterConfigsResource(resource_type=4, resource_name=name, configs=(config,))
+
+    cases = (
+        (resource("x", "num.io.threads", "5"), ErrorCode.INVALID_REQUEST),
+        (resource("", "num.io.threads", "many"), ErrorCode.INVALID_REQUEST),
+        (resource("", "num.io.threads", "5"), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    )
+    for asked, code in cases:
+        answer = await node.ask(wire.AlterConfigsRequest(resources=(asked,)), 2)
+        assert [result.error_code for result in answer.responses] == [code]
+    assert not node.services.admin.configs
+
+
 async def test_a_follower_needs_cluster_action_to_fetch(node: Guarded) -> None:
     request = fetch_request(version=12, replica=2)
     node.grant(need("READ", TOPIC))

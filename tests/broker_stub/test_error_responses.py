@@ -364,11 +364,52 @@ ERRORS: Final = [
         (0,),
         wire.AlterPartitionReassignmentsResponse(error_code=ERROR, error_message=ERROR.name),
     ),
+    (
+        wire.AlterPartitionReassignmentsRequest(
+            topics=(
+                wire.ReassignableTopic(
+                    name="a", partitions=tuple(wire.ReassignablePartition(partition_index=i) for i in (0, 3))
+                ),
+            )
+        ),
+        (0,),
+        wire.AlterPartitionReassignmentsResponse(
+            error_code=ERROR,
+            error_message=ERROR.name,
+            responses=(
+                wire.ReassignableTopicResponse(
+                    name="a",
+                    partitions=tuple(
+                        wire.ReassignablePartitionResponse(
+                            partition_index=i, error_code=ERROR, error_message=ERROR.name
+                        )
+                        for i in (0, 3)
+                    ),
+                ),
+            ),
+        ),
+    ),
     (wire.ControlledShutdownRequest(), (0, 3), wire.ControlledShutdownResponse(error_code=ERROR)),
     (
         wire.ListPartitionReassignmentsRequest(),
         (0,),
         wire.ListPartitionReassignmentsResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (
+        wire.ListPartitionReassignmentsRequest(
+            topics=(wire.ListPartitionReassignmentsTopics(name="a", partition_indexes=(0, 3)),)
+        ),
+        (0,),
+        wire.ListPartitionReassignmentsResponse(
+            error_code=ERROR,
+            error_message=ERROR.name,
+            topics=(
+                wire.OngoingTopicReassignment(
+                    name="a",
+                    partitions=tuple(wire.OngoingPartitionReassignment(partition_index=i) for i in (0, 3)),
+                ),
+            ),
+        ),
     ),
     (
         wire.UpdateFeaturesRequest(),

@@ -25,6 +25,8 @@ CLIENTS: Final = {
     "Heartbeat": 2, "LeaveGroup": 2, "InitProducerId": 4, "AddPartitionsToTxn": 4, "AddOffsetsToTxn": 2, "EndTxn": 4,
     "TxnOffsetCommit": 2, "SaslHandshake": 0, "SaslAuthenticate": 0,
 }  # fmt: skip
+#: the same, where ACLs may not be changed: Kafka closes the connection for codes of ACLs that are none, whoever asks
+RESTRICTED: Final = {**CLIENTS, "DescribeAcls": 0, "CreateAcls": 0, "DeleteAcls": 0}
 #: of controllers, and what shows what came of it
 CONTROLLERS: Final = {
     "LeaderAndIsr": 6, "UpdateMetadata": 6, "StopReplica": 3, "Metadata": 3, "ListOffsets": 3, "Produce": 3, "Fetch": 2,
@@ -133,8 +135,8 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "assignment": [_SUBSCRIPTION], "metadata": [_SUBSCRIPTION],
     "states_filter": ["Stable", "Empty", "Dead", "stable", "Bogus", "", "PreparingRebalance"],
     "state_filters": ["Ongoing", "Empty", "Bogus", ""], "types_filter": ["classic", "consumer", "Classic", "bogus", ""],
-    "AlterConfigs.resource_type": [2, 2, 4, 8, 4, 16, 99],  # Kafka takes unknown ones for the same
-    "IncrementalAlterConfigs.resource_type": [2, 2, 4, 8, 4, 0, 1, 16, 99, -1],
+    "AlterConfigs.resource_type": [2, 2, 4, 8, 4, 99],  # Kafka takes unknown ones for the same
+    "IncrementalAlterConfigs.resource_type": [2, 2, 4, 8, 4, 0, 1, 99, -1],
     "DescribeConfigs.resource_type": [2, 2, 4, 4, 16, 2, 4, 99, -1],
     "resource_type": _CODES, "resource_type_filter": _CODES, "operation": _CODES, "permission_type": _CODES,
     "pattern_type_filter": _CODES, "resource_pattern_type": _CODES,

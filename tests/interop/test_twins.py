@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.random_requests import CLIENTS, CONTROLLERS
+from tests.interop.random_requests import CLIENTS, CONTROLLERS, RESTRICTED
 from tests.interop.twins import differences, run
 
 STEPS = 500
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", [CLIENTS, CONTROLLERS], ids=["clients", "controllers"])
+@pytest.mark.parametrize("weights", [CLIENTS, RESTRICTED, CONTROLLERS], ids=["clients", "with ACLs", "controllers"])
 async def test_random_requests_are_answered_alike(tmp_path: Path, weights: Mapping[str, int]) -> None:
-    reports = await run(tmp_path, seed=1, steps=STEPS, weights=weights)
+    reports = await run(tmp_path, seed=1, steps=STEPS, weights=weights, restricted=weights is RESTRICTED)
     assert not reports, "\n".join(reports)
 
 

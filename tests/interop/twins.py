@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -27,7 +27,17 @@ from kazoo.client import KazooClient
 from kce import Cluster, wire
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.wire.batch_header import read_headers
-from tests.interop.random_requests import CLIENTS, CONTROLLERS, TOPICS, Asked, Given, Node, Requests, text_of
+from tests.interop.random_requests import (
+    CLIENTS,
+    CONTROLLERS,
+    RESTRICTED,
+    TOPICS,
+    Asked,
+    Given,
+    Node,
+    Requests,
+    text_of,
+)
 from tests.interop.real_kafka import real_brokers
 
 #: the second has so much longer to answer, if the first has answered
@@ -55,6 +65,25 @@ _NAMES: Final = (
     "name", "topic", "topic_name", "topic_id", "resource_type", "resource_name", "index", "partition_index",
     "partition_id", "partition", "group_id", "transactional_id", "producer_id", "key", "api_key", "log_dir", "user",
 )  # fmt: skip
+#: what others than these may do with resources that have ACLs
+AUTHORIZER: Final = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "allow.everyone.if.no.acl.found": "true",
+}  # fmt: skip
+_TOPIC, _GROUP, _CLUSTER, _TRANSACTIONAL_ID = 2, 3, 4, 5
+_READ, _WRITE, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALL = 3, 4, 8, 9, 10, 2
+_ALLOW, _LITERAL = 3, 3
+#: of the twins' client, which is nobody, like the broker itself: resource type, name, and operations; the cluster last,
+#: because then nobody may change them any more. Some resources belong to Alice
+ACLS: Final[Sequence[tuple[int, str, str, Sequence[int]]]] = (
+    (_TOPIC, "t2", "alice", (_ALL,)),
+    (_TOPIC, "c1", "ANONYMOUS", (_READ,)),
+    (_TOPIC, "t1", "ANONYMOUS", (_WRITE, _DESCRIBE_CONFIGS)),
+    (_GROUP, "g1", "ANONYMOUS", (_READ,)),
+    (_GROUP, "g2", "alice", (_ALL,)),
+    (_TRANSACTIONAL_ID, "tx1", "ANONYMOUS", (_WRITE,)),
+    (_TRANSACTIONAL_ID, "tx2", "alice", (_ALL,)),
+    (_CLUSTER, "kafka-cluster", "ANONYMOUS", (_CLUSTER_ACTION, _DESCRIBE)),
+)
 #: Kafka's requests that are never answered
 _UNANSWERED: Final = {
     "WriteTxnMarkers": "markers without partitions that are here come after others",
@@ -189,13 +218,17 @@ def differences(kafkas: Any, ours: Any, where: str = "") -> Iterator[str]:
 
 
 @asynccontextmanager
-async def twins(folder: Path) -> AsyncIterator[tuple[Twin, Twin]]:
-    """Real Kafka and ours, alone in clusters with the same settings, topics and internal topics."""
-    settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
+async def twins(folder: Path, *, restricted: bool = False) -> AsyncIterator[tuple[Twin, Twin]]:
+    """Real Kafka and ours, alone in clusters with the same settings, topics and internal topics.
+
+    ``restricted``: with an authorizer, and ``ACLS``.
+    """
+    properties = SETTINGS | (AUTHORIZER if restricted else {})
+    settings = {name.replace(".", "_"): value for name, value in properties.items()}
     async with (
         embedded_zookeeper(folder) as zookeeper,
         real_brokers([1], f"{zookeeper}/kafka", folder / "kafka", **settings) as brokers,
-        Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=SETTINGS) as cluster,
+        Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=properties) as cluster,
     ):
         await cluster.wait_for_controller()
         bootstrap = cluster.bootstrap_servers()
@@ -206,6 +239,8 @@ async def twins(folder: Path) -> AsyncIterator[tuple[Twin, Twin]]:
         try:
             for twin in both:
                 await _prepare(twin)
+                if restricted:
+                    await _restrict(twin)
             yield both
         finally:
             for twin in both:
@@ -256,6 +291,29 @@ async def _prepare(twin: Twin) -> None:
                 await trio.sleep(0.1)
 
 
+async def _restrict(twin: Twin) -> None:
+    """Create the ACLs, and wait until the broker obeys the last one."""
+    for kind, name, who, operations in ACLS:
+        creations = tuple(
+            wire.AclCreation(
+                resource_type=kind, resource_name=name, resource_pattern_type=_LITERAL, principal=f"User:{who}",
+                host="*", operation=operation, permission_type=_ALLOW,
+            )
+            for operation in operations
+        )  # fmt: skip
+        created = await twin.ask(wire.CreateAclsRequest(creations=creations), 3)
+        assert isinstance(created, wire.CreateAclsResponse)
+        assert not any(result.error_code for result in created.results)
+    with trio.fail_after(_START_S):
+        while True:
+            request = wire.DescribeClientQuotasRequest(components=(), strict=False)
+            answer = await twin.ask(request, 1)
+            assert isinstance(answer, wire.DescribeClientQuotasResponse)
+            if answer.error_code:
+                return
+            await trio.sleep(0.05)
+
+
 async def versions(both: tuple[Twin, Twin]) -> Mapping[int, tuple[int, int]]:
     """Of the APIs, the same of both."""
     known = []
@@ -292,10 +350,12 @@ async def compare(both: tuple[Twin, Twin], request: Asked) -> list[str]:
     return list(differences(*(answers.get(twin.name) for twin in both)))
 
 
-async def run(folder: Path, *, seed: int, steps: int, weights: Mapping[str, int] = CLIENTS) -> list[str]:
+async def run(
+    folder: Path, *, seed: int, steps: int, weights: Mapping[str, int] = CLIENTS, restricted: bool = False
+) -> list[str]:
     """A report on each request whose answers differ."""
     reports = []
-    async with twins(folder) as both:
+    async with twins(folder, restricted=restricted) as both:
         requests = Requests(Random(seed), await versions(both), weights, int(time.time() * 1000))
         for step in range(steps):
             request = requests.next()
@@ -313,10 +373,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--controller", action="store_true", help="requests of controllers, not of all clients")
+    parser.add_argument("--restricted", action="store_true", help="with an authorizer, and ACLs that allow some of it")
     arguments = parser.parse_args()
+    weights = CONTROLLERS if arguments.controller else RESTRICTED if arguments.restricted else CLIENTS
+    options = {"seed": arguments.seed, "steps": arguments.steps, "restricted": arguments.restricted}
     with tempfile.TemporaryDirectory() as folder:
-        weights = CONTROLLERS if arguments.controller else CLIENTS
-        reports = trio.run(lambda: run(Path(folder), seed=arguments.seed, steps=arguments.steps, weights=weights))
+        reports = trio.run(lambda: run(Path(folder), weights=weights, **options))
     print("\n".join(reports) or f"{arguments.steps} requests were answered alike")
     return bool(reports)
 
