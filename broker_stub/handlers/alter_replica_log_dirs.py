@@ -21,7 +21,8 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 def respond(
     message: AlterReplicaLogDirsRequest, context: RequestContext, services: Services
 ) -> AlterReplicaLogDirsResponse:
-    return _response({partition: _alter(partition, path, services) for partition, path in _wanted(message).items()})
+    codes = {partition: _alter(partition, path, services) for partition, path in _wanted(message).items()}
+    return AlterReplicaLogDirsResponse(results=tuple(_result(*of_topic) for of_topic in by_topic(codes).items()))
 
 
 def _alter(partition: TopicPartition, path: str, services: Services) -> ErrorCode:
@@ -41,25 +42,26 @@ def _wanted(message: AlterReplicaLogDirsRequest) -> dict[TopicPartition, str]:
     }
 
 
-def _response(codes: Mapping[TopicPartition, ErrorCode]) -> AlterReplicaLogDirsResponse:
-    return AlterReplicaLogDirsResponse(
-        results=tuple(
-            AlterReplicaLogDirTopicResult(
-                topic_name=topic,
-                partitions=tuple(
-                    AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
-                    for number, code in numbered.items()
-                ),
-            )
-            for topic, numbered in by_topic(codes).items()
-        )
+def _result(topic: str, codes: Mapping[int, ErrorCode]) -> AlterReplicaLogDirTopicResult:
+    return AlterReplicaLogDirTopicResult(
+        topic_name=topic,
+        partitions=tuple(
+            AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code) for number, code in codes.items()
+        ),
     )
 
 
 def error_response(
     message: AlterReplicaLogDirsRequest, context: RequestContext, error: ErrorCode
 ) -> AlterReplicaLogDirsResponse:
-    return _response(dict.fromkeys(_wanted(message), error))
+    """The error for every partition, as often as it was named."""
+    return AlterReplicaLogDirsResponse(
+        results=tuple(
+            _result(topic.name, dict.fromkeys(topic.partitions, error))
+            for directory in message.dirs
+            for topic in directory.topics
+        )
+    )
 
 
 HANDLER: Final = Handler(AlterReplicaLogDirsRequest, answering(respond), error_response, needs=Operation.ALTER)

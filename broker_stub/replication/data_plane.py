@@ -273,7 +273,7 @@ class DataPlane:
                 found = Read(ErrorCode.UNKNOWN_SERVER_ERROR)
             if found.records:
                 at_least_one = False
-                room = max(0, room - len(found.records))
+            room = max(0, room - len(found.records))  # of a negative limit only the first partition suffers
             reads.append(found)
         return reads
 

@@ -422,18 +422,20 @@ ERRORS: Final = [
                 wire.AlterReplicaLogDir(
                     path="/a", topics=(wire.AlterReplicaLogDirTopic(name="a", partitions=(0, 3)),)
                 ),
+                wire.AlterReplicaLogDir(path="/b", topics=(wire.AlterReplicaLogDirTopic(name="a", partitions=(1,)),)),
             )
         ),
         (0, 2),
         wire.AlterReplicaLogDirsResponse(
-            results=(
+            results=tuple(
                 wire.AlterReplicaLogDirTopicResult(
                     topic_name="a",
                     partitions=tuple(
                         wire.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=ERROR)
-                        for number in (0, 3)
+                        for number in numbers
                     ),
-                ),
+                )
+                for numbers in ((0, 3), (1,))
             )
         ),
     ),

@@ -128,6 +128,11 @@ async def test_values_of_a_fetch_that_no_client_sends() -> None:
             assert await node.fetch(0, **limits) == refused(0, ErrorCode.UNKNOWN_SERVER_ERROR, records=b"")
             assert (await node.fetch(1, **limits)).error_code == ErrorCode.NONE
             assert (await node.fetch(2, **limits)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        # the next one has a limit of 0, and its first batch
+        answer = await node.ask(fetch_request(0, max_bytes=-1, partitions=(2, 0)), 12)
+        found = {data.partition_index: data for of in answer.responses for data in of.partitions}
+        assert (found[2].error_code, found[0].error_code) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE)
+        assert found[0].records
 
 
 async def test_fetch_of_unknown_topics_and_sessions() -> None:  # rules B4.2, B4.25 to B4.27
