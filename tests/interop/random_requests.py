@@ -67,8 +67,8 @@ class Asked(NamedTuple):
 _NAMES: Final = ["t1", "t1", "t1", "t2", "t2", "c1", "missing", "bad/name", "", "..", "x" * 249, "x" * 250, "new1"]
 _HOSTED: Final = ["t1", "t1", "t2", "c1", "missing", "new1"]
 _INTERNAL: Final = ["__consumer_offsets", "__transaction_state"]
-_GROUPS: Final = ["g1", "g1", "g2", "g3", "", " "]
-_TRANSACTIONS: Final = ["tx1", "tx2", "tx3", ""]
+GROUPS: Final = ["g1", "g1", "g2", "g3", "", " "]
+TRANSACTIONS: Final = ["tx1", "tx2", "tx3", ""]
 _PRODUCERS: Final = [Given("producer", "tx1"), Given("producer", "tx1"), Given("producer", "tx2"), -1, 0, 12345]
 _EPOCHS: Final = [Given("epoch", "tx1"), Given("epoch", "tx1"), 0, -1, 1, 100]
 _NUMBERS: Final = [0, 0, 0, 1, 2, 3, -1, 100]
@@ -91,6 +91,8 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "Fetch.topic": _NAMES, "DescribeLogDirs.topic": _NAMES,
     "topic": _NAMES + _INTERNAL, "topic_name": _NAMES + _INTERNAL, "name": _NAMES + _INTERNAL,
     "DeleteTopics.topic_names": ["new1", "missing", "bad/name", "..", ""], "DeleteTopics.name": ["new1", "missing", ""],
+    # a name that is no path fails the request, but in Kafka only after what came before was done
+    "CreatePartitions.name": [*_HOSTED, "bad/name", "x" * 250],
     "JoinGroup.name": ["range", "roundrobin", "range", ""],
     "AlterUserScramCredentials.name": ["alice", "bob", "", "nobody"],
     "DescribeUserScramCredentials.name": ["alice", "bob", "", "nobody"],
@@ -100,11 +102,11 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "AlterClientQuotas.value": [0.0, 1.0, 1e6, 1.5, -1.0, 1e300, 0.001],
     "partition": _NUMBERS, "partition_index": _NUMBERS, "partition_indexes": _NUMBERS, "index": _NUMBERS,
     "partitions": [0, 0, 1, 2, 3, -1],
-    "group_id": _GROUPS, "group": _GROUPS, "groups": _GROUPS, "groups_names": _GROUPS,
+    "group_id": GROUPS, "group": GROUPS, "groups": GROUPS, "groups_names": GROUPS,
     "AlterClientQuotas.key": ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "bogus", ""],
-    "key": _GROUPS + _TRANSACTIONS, "coordinator_keys": _GROUPS + _TRANSACTIONS, "key_type": [0, 0, 1, 1, 2, -1, 5],
-    "transactional_id": _TRANSACTIONS, "transactional_ids": _TRANSACTIONS,
-    "v3_and_below_transactional_id": _TRANSACTIONS,
+    "key": GROUPS + TRANSACTIONS, "coordinator_keys": GROUPS + TRANSACTIONS, "key_type": [0, 0, 1, 1, 2, -1, 5],
+    "transactional_id": TRANSACTIONS, "transactional_ids": TRANSACTIONS,
+    "v3_and_below_transactional_id": TRANSACTIONS,
     "topic_id": [Given("topic", "t1"), Given("topic", "t2"), Given("topic", "c1"), _UNKNOWN_ID],
     "replica_directory_id": [_NO_ID],
     "member_id": _MEMBERS, "group_instance_id": _INSTANCES,

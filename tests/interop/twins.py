@@ -26,12 +26,15 @@ from kazoo.client import KazooClient
 
 from kce import Cluster, wire
 from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.wire import ErrorCode
 from kce.wire.batch_header import read_headers
 from tests.interop.random_requests import (
     CLIENTS,
     CONTROLLERS,
+    GROUPS,
     RESTRICTED,
     TOPICS,
+    TRANSACTIONS,
     Asked,
     Given,
     Node,
@@ -84,6 +87,10 @@ ACLS: Final[Sequence[tuple[int, str, str, Sequence[int]]]] = (
     (_TRANSACTIONAL_ID, "tx2", "alice", (_ALL,)),
     (_CLUSTER, "kafka-cluster", "ANONYMOUS", (_CLUSTER_ACTION, _DESCRIBE)),
 )
+#: of a coordinator that is not there, or is being loaded
+_NOT_YET: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
+)  # fmt: skip
 #: Kafka's requests that are never answered
 _UNANSWERED: Final = {
     "WriteTxnMarkers": "markers without partitions that are here come after others",
@@ -279,16 +286,17 @@ async def _prepare(twin: Twin) -> None:
     assert isinstance(created, wire.CreateTopicsResponse)
     assert not any(topic.error_code for topic in created.topics)
     with trio.fail_after(_START_S):
-        for kind, key in ((0, "g1"), (1, "tx1")):
+        for kind in (0, 1):  # makes the internal topic
+            await twin.ask(wire.FindCoordinatorRequest(key="key", key_type=kind), 2)
+        probes: list[wire.Message] = [wire.HeartbeatRequest(group_id=key) for key in GROUPS if key]
+        probes += [wire.EndTxnRequest(transactional_id=key) for key in TRANSACTIONS if key]
+        for probe in probes:
             while True:
-                found = await twin.ask(wire.FindCoordinatorRequest(key=key, key_type=kind), 2)
-                probe = wire.ListGroupsRequest() if kind == 0 else wire.ListTransactionsRequest()
-                listed = await twin.ask(probe, 0)
-                assert isinstance(found, wire.FindCoordinatorResponse)
-                assert isinstance(listed, wire.ListGroupsResponse | wire.ListTransactionsResponse)
-                if not found.error_code and not listed.error_code:
+                answer = await twin.ask(probe, 0)
+                assert isinstance(answer, wire.HeartbeatResponse | wire.EndTxnResponse)
+                if answer.error_code not in _NOT_YET:
                     break
-                await trio.sleep(0.1)
+                await trio.sleep(0.05)
 
 
 async def _restrict(twin: Twin) -> None:
@@ -333,6 +341,9 @@ async def compare(both: tuple[Twin, Twin], request: Asked) -> list[str]:
 
         async def ask(twin: Twin) -> None:
             answer = await twin.ask(twin.made(request.body), request.version)
+            while _is_concurrent(answer):  # nothing has changed yet; the end of a transaction is on its way
+                await trio.sleep(0.02)
+                answer = await twin.ask(twin.made(request.body), request.version)
             answers[twin.name] = twin.comparable(answer)
             done.set()
 
@@ -348,6 +359,10 @@ async def compare(both: tuple[Twin, Twin], request: Asked) -> list[str]:
     if request.api in _UNANSWERED and answers.get(both[0].name) == _NO_ANSWER:
         return []
     return list(differences(*(answers.get(twin.name) for twin in both)))
+
+
+def _is_concurrent(answer: wire.Message | str) -> bool:
+    return not isinstance(answer, str) and ErrorCode.CONCURRENT_TRANSACTIONS in wire.error_counts(answer)
 
 
 async def run(
