@@ -384,11 +384,17 @@ async def run(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.twins", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--controller", action="store_true", help="requests of controllers, not of all clients")
-    parser.add_argument("--restricted", action="store_true", help="with an authorizer, and ACLs that allow some of it")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.interop.twins",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Prints each request whose answers differ, and exits with 1 if there is one.",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the same seed asks the same requests (default: 1)")
+    parser.add_argument("--steps", type=int, default=1000, help="how many requests to ask (default: 1000)")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--controller", action="store_true", help="requests of controllers, not of all clients")
+    kind.add_argument("--restricted", action="store_true", help="with an authorizer, and ACLs that allow some of it")
     arguments = parser.parse_args()
     weights = CONTROLLERS if arguments.controller else RESTRICTED if arguments.restricted else CLIENTS
     options = {"seed": arguments.seed, "steps": arguments.steps, "restricted": arguments.restricted}
