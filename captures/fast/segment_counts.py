@@ -33,7 +33,8 @@ class SegmentCounts:
         self._used = 0
         self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._lowest: dict[tuple[int, int], int] = {}  # of the positions behind the next one
-        self._evidence: dict[int, list[tuple[int, str]]] = {}
+        self._retransmits: dict[int, list[tuple[int, str]]] = {}
+        self._resets: dict[int, list[tuple[int, str]]] = {}
         self._ends: dict[int, tuple[object, ...]] = {}
         self._opening: set[int] = set()  # a SYN was not accepted yet
 
@@ -87,11 +88,12 @@ class SegmentCounts:
     def connections(self) -> Iterator[tuple[tuple[Endpoint, Endpoint], tuple[object, ...]]]:
         """Both ends of each, the lower first, and its columns of CONNECTIONS from ``first_time`` on."""
         for row in range(self._used):
-            evidence = self._evidence.get(row, [])
-            packets, files = [packet for packet, _ in evidence], [file for _, file in evidence]
+            evidence: list[list[int] | list[str]] = []
+            for noted in (self._retransmits.get(row, []), self._resets.get(row, [])):
+                evidence += [packet for packet, _ in noted], [file for _, file in noted]
             lower, higher = sorted(ends_of(self._flows[row]))
             counts = self._counts[row, : b.RESETS + 1].tolist()
-            yield (lower, higher), (*counts, *self._ends.get(row, _NO_END), packets, files)
+            yield (lower, higher), (*counts, *self._ends.get(row, _NO_END), *evidence)
 
     def is_open(self, row: int) -> bool:
         """Whether the connection was accepted, if it asked for that, and was not ended."""
@@ -128,9 +130,9 @@ class SegmentCounts:
         of[b.RETRANSMITS] += again
         of[b.OUT_OF_ORDER] += late
         of[b.RESETS] += reset
-        evidence = self._evidence.setdefault(row, []) if again or reset else []
-        if (again or reset) and len(evidence) < MAX_EVIDENCE:
-            evidence.append((int(packet[k.NUMBER]), self._files[packet[k.FILE]]))
+        for happened, places in ((again, self._retransmits), (reset, self._resets)):
+            if happened and len(noted := places.setdefault(row, [])) < MAX_EVIDENCE:
+                noted.append((int(packet[k.NUMBER]), self._files[packet[k.FILE]]))
 
     def _receive(self, row: int, side: int, sequence: int, size: int) -> tuple[bool, bool]:
         """(whether bytes of the segment came before, whether it is late instead).

@@ -179,7 +179,7 @@ def rows_of(flow: Flow, chunks: Sequence[Found]) -> list[tuple[Any, ...]]:
     of_chunks = [each.connection for each in chunks]
     first, last = of_chunks[0], of_chunks[-1]
     sums = [sum(column) for column in list(zip(*of_chunks, strict=True))[_SUMS]]
-    packets, files = ([value for each in of_chunks for value in each[at]][:MAX_EVIDENCE] for at in (-2, -1))
+    evidence = ([value for each in of_chunks for value in each[at]][:MAX_EVIDENCE] for at in range(-4, 0))
     is_kafka = any(each.is_kafka for each in chunks)
-    connection = (text_of(flow), is_kafka, first[0], last[1], *sums, *last[_END], packets, files)
+    connection = (text_of(flow), is_kafka, first[0], last[1], *sums, *last[_END], *evidence)
     return [connection_row(connection), quality_row(quality.to_json())]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kce.captures.spark.analyses import failovers, outages, silences
 from kce.captures.spark.analyses.analysis import Look, Place, Results
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
+from kce.captures.spark.analyses.words import MOST, brokers, clock, count, duration, evidence_of, some
 
 #: A controller that begins within this time of an outage belongs to it.
 _NEAR = datetime.timedelta(seconds=5)
@@ -60,7 +60,7 @@ def incidents(found: Results) -> list[Incident]:
     told += map(_of_silence, silences.untold(found))
     for before, after in pairwise(found.controllers):
         if (after.controller_epoch, after.controller_id) not in explained:
-            told.append(_of_controllers(before, after))
+            told.append(_of_controllers(before, after, list(_fenced(found, before))))
     return sorted(told, key=lambda incident: incident.steps[0].time)
 
 
@@ -79,11 +79,11 @@ def _steps(found: Results, leader: int | None, rows: list[Any]) -> tuple[list[St
     begin = steps[0].time if steps else min(row.leaderless_time or row.leader_time for row in rows)
     end = max(row.leader_time or row.leaderless_time for row in rows)
     turned = (
-        after
+        (before, after)
         for before, after in pairwise(found.controllers)
         if begin <= after.first_time <= end + _NEAR and before.controller_id == leader
     )
-    controller = next(turned, None)
+    former, controller = next(turned, (None, None))
     if controller is not None:
         what = f"first request of controller {controller.controller_id}, epoch {controller.controller_epoch}"
         steps.append(Step("election", controller.first_time, what, "silence", evidence_of(controller)[0]))
@@ -104,10 +104,23 @@ def _steps(found: Results, leader: int | None, rows: list[Any]) -> tuple[list[St
     for row in back:
         text = f"broker {leader} showed life again, after {duration(row.silent_ms)}"
         steps.append(Step("old leader back", row.end, text, "wait", evidence_of(row)[-1]))
+    steps += _fenced(found, former)
     steps.sort(key=lambda step: step.time)
     if len(steps) > 1 and steps[0].name == "trigger":
         steps[1] = steps[1]._replace(look="silence")
     return steps, controller
+
+
+def _fenced(found: Results, controller: Any) -> Iterator[Step]:
+    """The first request of a zombie that brokers refused."""
+    for row in found.zombies:
+        if controller is not None and row.controller_epoch == controller.controller_epoch:
+            requests = "a control request" if row.requests == 1 else f"{row.requests} control requests"
+            text = f"controller {row.controller_id} (epoch {row.controller_epoch}) acted as a zombie: {requests} of it"
+            text += f" refused by {brokers(row.brokers)}"
+            if row.requests > 1:
+                text += f", the last at {clock(row.last_time)}"
+            yield Step("zombie fenced", row.first_time, text, "wait", evidence_of(row)[0])
 
 
 def _news(found: Results, rows: list[Any]) -> Iterator[Step]:
@@ -153,7 +166,7 @@ def _incident(leader: int | None, rows: list[Any], steps: list[Step], controller
     whose = "" if leader is None else f" led by broker {leader}"
     text = f"{count(len(rows), 'partition')}{whose} lost {'its' if len(rows) == 1 else 'their'} leader ({names})."
     if steps and steps[0].name == "trigger":
-        text += f" {steps[0].text[:1].upper()}{steps[0].text[1:]} at {clock(steps[0].time)}."
+        text += f" {_sentence(steps[0])} at {clock(steps[0].time)}."
     if controller is not None:
         text += (
             f" It was the controller, too: controller {controller.controller_id} took over in epoch "
@@ -168,9 +181,15 @@ def _incident(leader: int | None, rows: list[Any], steps: list[Step], controller
         text += f", announced for {duration(max(announced))}." if announced else "."
     for step in steps:
         if step.name in ("metadata spread", "old leader back", "clients back"):
-            text += f" {step.text[:1].upper()}{step.text[1:]} at {clock(step.time)}."
+            text += f" {_sentence(step)} at {clock(step.time)}."
+        elif step.name == "zombie fenced":
+            text += f" {_sentence(step)}."
     what = "Partitions without a leader" if leader is None else f"Broker {leader} silent"
     return Incident(f"{what} from {clock(steps[0].time)}", text, tuple(steps))
+
+
+def _sentence(step: Step) -> str:
+    return step.text[:1].upper() + step.text[1:]
 
 
 def _of_silence(row: Any) -> Incident:
@@ -185,7 +204,7 @@ def _of_silence(row: Any) -> Incident:
     return Incident(f"Broker {row.broker_id} silent from {clock(row.begin)}", text, tuple(steps))
 
 
-def _of_controllers(before: Any, after: Any) -> Incident:
+def _of_controllers(before: Any, after: Any, fenced: list[Step]) -> Incident:
     """A change of the controller without an outage of partitions."""
     steps = sorted(
         (
@@ -197,6 +216,7 @@ def _of_controllers(before: Any, after: Any) -> Incident:
                 "election", after.first_time, f"first request of controller {after.controller_id}, epoch "
                 f"{after.controller_epoch}", "change", evidence_of(after)[0],
             ),
+            *fenced,
         ),
         key=lambda step: step.time,
     )  # fmt: skip
@@ -207,6 +227,7 @@ def _of_controllers(before: Any, after: Any) -> Incident:
         f"{clock(after.first_time)}"
     )
     text += f", {duration(gap)} later." if gap >= 0 else ": both sent requests at the same time."
+    text += "".join(f" {_sentence(step)}." for step in fenced)
     moved = "again" if before.controller_id == after.controller_id else f"from broker {before.controller_id}"
     return Incident(
         f"Controller {after.controller_id} takes over {moved} at {clock(after.first_time)}", text, tuple(steps)

@@ -39,7 +39,7 @@ from kce.captures.tables.tabulate import Evidence
 _BYTES_PER_TASK = 64 * 1024 * 1024
 
 #: Decoded requests in a report: per finding, and in all.
-_SHOWN_PER_FINDING = 20
+_SHOWN_PER_FINDING = 12
 _SHOWN = 300
 
 #: Small jobs mostly wait for the driver; a few at a time keep the cores busy.
@@ -312,12 +312,12 @@ class _Job:
     def _exchanges(
         self, session: SparkSession, found: findings.Findings, exchanges: DataFrame
     ) -> tuple[findings.Exchange, ...]:
-        """The requests that findings and incidents cite."""
-        places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
-        places |= {place for incident in incidents(found) for place in incident.places}
+        """The requests that incidents and findings cite; of many those of the most serious."""
+        places = [place for incident in incidents(found) for place in incident.places]
+        places += (place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING])
         if not places:
             return ()
-        wanted = session.createDataFrame(sorted(places)[:_SHOWN], "file string, packet bigint")
+        wanted = session.createDataFrame(list(dict.fromkeys(places))[:_SHOWN], "file string, packet bigint")
         columns = [field.name for field in fields(findings.Exchange)]
         shown = (
             exchanges.join(f.broadcast(wanted), ["file", "packet"])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import Chart, Finding, Kind, Place, Section
+from kce.captures.spark.analyses.analysis import LEFT, Chart, Finding, Kind, Place, Section
 from kce.captures.spark.findings import SECTIONS, Findings
-from kce.captures.spark.incidents import Incident, Step, incidents
+from kce.captures.spark.incidents import Incident, incidents
 from kce.captures.spark.timeline import Axis, axis_of, chart_html, since_trigger, strip_html
 from kce.captures.tables.rows import SCHEMA_VERSION
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
@@ -25,6 +25,8 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 MAX_ROWS = 200
 MAX_SHOWN = 40
 MAX_EVIDENCE = 12
+#: Items of a list in a cell.
+MAX_CELL = 8
 
 #: Characters that HTML does not allow; names of topics and clients may hold any.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -40,6 +42,9 @@ _LEADERS = {None: "–", NO_LEADER: "none", LEADER_DURING_DELETE: "deleted"}
 #: Analyses whose findings are shown in a section of their own.
 _COSTS = frozenset({"metadata_cost", "resends"})
 
+#: Columns of tables that the page leaves out.
+_HIDDEN = frozenset({"files", "reset_files", "topic_id"})
+
 
 class _Drawn(NamedTuple):
     """A section with its picture or chart and the text of its cells; ``rows`` is how many it would have."""
@@ -48,7 +53,7 @@ class _Drawn(NamedTuple):
     section: Section
     picture: Markup | None
     chart: Chart | None
-    cells: list[list[str]]
+    cells: list[list[str | Markup]]
     rows: int
 
 
@@ -65,13 +70,17 @@ def render(findings: Findings) -> str:
     anchors = {(e.file, e.packet): f"packet-{number}" for number, e in enumerate(findings.exchanges, 1)}
     cell = partial(_cell, files=frozenset(findings.files))
     told = incidents(findings)
-    others = _other_packets(told, anchors)
+    all_findings = findings.findings()
+    others = _other_packets(told, all_findings, anchors)
     anchors |= {place: f"moment-{number}" for number, place in enumerate(others, 1)}
+    links = partial(_links, anchors=anchors)
+    several = len(findings.files) > 1
     templates = environment()
     templates.filters["cell"] = cell
     templates.filters["anchor"] = lambda place: anchors.get(tuple(place))
+    templates.filters["value"] = partial(_value, cell=cell, links=links)
     begin, end = _span(findings)
-    drawn = [_drawn(findings, name, section, cell) for name, section in SECTIONS]
+    drawn = [_drawn(findings, name, section, cell, links) for name, section in SECTIONS]
     axis = axis_of([each.chart for each in drawn if each.chart is not None], told)
 
     def anchor(place: Place) -> str | None:
@@ -79,7 +88,6 @@ def render(findings: Findings) -> str:
 
     in_sections = {name for name, section in SECTIONS if section.columns}
     other_tables = [analysis.table for name, analysis in ANALYSES.items() if name not in in_sections]
-    all_findings = findings.findings()
     page = templates.get_template("report.html.j2").render(
         f=findings,
         begin=begin,
@@ -96,20 +104,28 @@ def render(findings: Findings) -> str:
         chart=lambda of: None if axis is None else chart_html(of, axis, anchor),
         tables=[(table, getattr(findings, table.name)) for table in other_tables if getattr(findings, table.name)],
         others=others,
-        several_files=len(findings.files) > 1,
-        hidden={"files", "topic_id"} | ({"file"} if len(findings.files) == 1 else set()),
+        several_files=several,
+        left=LEFT,
+        shown=lambda table: [c.name for c in table.columns if c.name not in _HIDDEN and (several or c.name != "file")],
         max_shown=MAX_SHOWN,
         schema_version=SCHEMA_VERSION,
     )
     return escaped(page)
 
 
-def _other_packets(told: Iterable[Incident], shown: Container[Place]) -> dict[Place, Step]:
-    """Steps whose packets are no shown requests, such as responses and the ends of connections."""
-    found: dict[Place, Step] = {}
+def _other_packets(
+    told: Iterable[Incident], findings: Iterable[Finding], shown: Container[Place]
+) -> dict[Place, tuple[str, str]]:
+    """(heading, explanation) of packets that are no shown requests, such as responses and the ends of connections."""
+    found: dict[Place, tuple[str, str]] = {}
     for step in (step for incident in told for step in incident.steps):
         if step.place is not None and step.place not in shown:
-            found.setdefault(step.place, step)
+            found.setdefault(step.place, (step.text, f"{_clock(step.time)}, the {step.name} of an incident"))
+    for finding in findings:
+        cited, places = _with_evidence(finding)
+        for place in places:
+            if place not in shown:
+                found.setdefault(place, ("not decoded here", f"Cited for: {cited.text}"))
     return found
 
 
@@ -132,14 +148,39 @@ def escaped(page: str) -> str:
     return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", page)
 
 
-def _drawn(findings: Findings, name: str, section: Section, cell: Callable[[object], str]) -> _Drawn:
-    formats: dict[Kind, Callable[[Any], str]] = {
+def _links(places: Sequence[Place], anchors: Mapping[Place, str]) -> Markup:
+    """The numbers of packets; those of packets that the page shows lead there."""
+    numbers = [
+        Markup('<a href="#{}">{}</a>').format(anchors[place], place[1]) if place in anchors else escape(place[1])
+        for place in places[:MAX_CELL]
+    ]
+    more = [f" and {len(places) - MAX_CELL} more"] if len(places) > MAX_CELL else []
+    return Markup("").join([Markup(", ").join(numbers), *more])
+
+
+def _value(row: object, column: str, cell: Callable[[object], str], links: Callable[[Any], Markup]) -> str | Markup:
+    """A value of any table. A column of packets has one with their files beside it."""
+    value = getattr(row, column)
+    prefix, is_packet, plural = column.rpartition("packet")
+    if not is_packet or plural not in ("", "s") or value is None:
+        return cell(value)
+    file = getattr(row, f"{prefix}file{plural}", None) or getattr(row, "file", None)
+    if file is None:
+        return cell(value)
+    return links(list(zip(file, value, strict=True)) if plural else [(file, value)])
+
+
+def _drawn(
+    findings: Findings, name: str, section: Section, cell: Callable[[object], str], links: Callable[[Any], Markup]
+) -> _Drawn:
+    formats: dict[Kind, Callable[[Any], str | Markup]] = {
         "text": cell,
         "number": lambda value: "–" if value is None else str(value),
         "count": lambda value: f"{value:,}",
         "ms": _ms,
         "time": _clock,
         "leader": lambda value: _LEADERS.get(value, str(value)),
+        "packets": links,
     }
     rows = getattr(findings, name) if section.columns else ()
     cells = [[formats[column.kind](column.value(row)) for column in section.columns] for row in rows[:MAX_ROWS]]
@@ -194,8 +235,8 @@ def _cell(value: object, files: frozenset[str] = frozenset()) -> str:
         case int():
             return f"{value:,}" if abs(value) >= 10_000 else str(value)
         case tuple():
-            more = f" and {len(value) - 8} more" if len(value) > 8 else ""
-            return ", ".join(map(str, value[:8])) + more
+            more = f" and {len(value) - MAX_CELL} more" if len(value) > MAX_CELL else ""
+            return ", ".join(map(str, value[:MAX_CELL])) + more
         case str() if value in files:
             return Path(value).name
         case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich import box
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kce.captures.exchanges.render import printable
-from kce.captures.spark.analyses.analysis import Kind, Shown
+from kce.captures.spark.analyses.analysis import LEFT, Kind, Shown
 from kce.captures.spark.findings import PRINTED, SECTIONS, Findings
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -37,6 +37,7 @@ _FORMATS: dict[Kind, Callable[[Any], object]] = {
     "ms": lambda value: "-" if value is None else f"{value:.1f}",
     "time": lambda value: "-" if value is None else f"{value:%H:%M:%S.%f}"[:-3],
     "leader": lambda value: _LEADERS.get(value, value),
+    "packets": lambda places: _text(tuple(packet for _, packet in places)),
 }
 
 
@@ -67,8 +68,7 @@ def print_findings(findings: Findings, console: Console) -> None:
     else:
         for name in PRINTED:
             if name in findings.ran:
-                hidden = {"file", "files"} if len(findings.files) == 1 else set()
-                _line(console, "\n" + _plain(name, getattr(findings, name), hidden))
+                _line(console, "\n" + _plain(name, getattr(findings, name), with_files=len(findings.files) > 1))
 
 
 def _line(console: Console, text: str, style: str | None = None) -> None:
@@ -79,20 +79,25 @@ def _line(console: Console, text: str, style: str | None = None) -> None:
 def _draw(columns: Sequence[Shown], rows: Sequence[Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column.header, justify="left" if column.kind in ("text", "time") else "right", overflow="fold")
+        table.add_column(column.header, justify="left" if column.kind in LEFT else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(_FORMATS[c.kind](c.value(row))))) for c in columns))
     return table
 
 
-def _plain(name: str, rows: Sequence[Any], hidden: Collection[str]) -> str:
+def _plain(name: str, rows: Sequence[Any], *, with_files: bool) -> str:
     if not rows:
         return f"# {name}\n(none)"
-    names = [f.name for f in dataclasses.fields(rows[0]) if f.name not in hidden]
+    names = [f.name for f in dataclasses.fields(rows[0]) if with_files or not _names_files(f.name)]
     lines = [names, *([_text(getattr(row, column)) for column in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     table = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join((f"# {name}", *table))
+
+
+def _names_files(column: str) -> bool:
+    """Whether a column only says in which files other columns' packets are."""
+    return column.rpartition("_")[2] in ("file", "files")
 
 
 def _text(value: Any) -> str:

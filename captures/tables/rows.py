@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 #: Packets that a row lists; others are only counted.
 MAX_EVIDENCE = 100
@@ -84,11 +84,11 @@ _API = (
 )
 
 
-def evidence_columns(doc: str) -> tuple[Column, Column]:
+def evidence_columns(doc: str, prefix: str = "") -> tuple[Column, Column]:
     """Packets that show it, and the file of each. At most MAX_EVIDENCE."""
     return (
-        Column("packets", pa.list_(pa.int64()), doc),
-        Column("files", pa.list_(pa.string()), "the file of each of these packets"),
+        Column(f"{prefix}packets", pa.list_(pa.int64()), doc),
+        Column(f"{prefix}files", pa.list_(pa.string()), "the file of each of these packets"),
     )
 
 
@@ -248,7 +248,8 @@ CONNECTIONS = Table(
         Column("end_file", pa.string(), ""),
         Column("end_address", pa.string(), "IP address of the side that sent it"),
         Column("end_port", pa.int32(), ""),
-        *evidence_columns("the first packets that were retransmitted or reset it"),
+        *evidence_columns("the first packets that were retransmitted"),
+        *evidence_columns("the first packets that reset it", "reset_"),
     ),
 )
 

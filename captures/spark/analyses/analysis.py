@@ -17,8 +17,11 @@ from kce.captures.tables.rows import Table
 
 Severity = Literal["alarm", "warning", "note"]
 
-#: How a value is formatted. All but text and time are aligned to the right.
-Kind = Literal["text", "number", "count", "ms", "time", "leader"]
+#: How a value is formatted: a tuple of places as ``packets``. All but text, time and packets are aligned to the right.
+Kind = Literal["text", "number", "count", "ms", "time", "leader", "packets"]
+
+#: The kinds that are aligned to the left.
+LEFT: frozenset[Kind] = frozenset({"text", "time", "packets"})
 
 #: (file, packet)
 Place = tuple[str, int]

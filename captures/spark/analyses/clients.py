@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import FETCHER, as_table, milliseconds
 from kce.captures.spark.analyses.running import LAST, with_running
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, packets, some
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of_all, packets, some
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -109,7 +109,9 @@ def findings(found: Results) -> Iterator[Finding]:
         text += f" ({packets(row.packets)})" if row.packets else ""
         yield Finding("note", f"{text}.", tuple(zip(row.files, row.packets, strict=True)))
     if len(suffered) > MOST:
-        yield Finding("note", f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients.")
+        others = evidence_of_all(suffered[MOST:])
+        text = f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients."
+        yield Finding("note", text, others)
 
 
 def _damage(row: Any) -> tuple[int, float]:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, count, evidence_of, listed, packets
+from kce.captures.spark.analyses.words import MOST, count, evidence_of, evidence_of_all, listed, packets
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -55,7 +55,11 @@ def findings(found: Results) -> Iterator[Finding]:
             evidence_of(row),
         )
     if (more := len(found.disagreements) - MOST) > 0:
-        yield Finding("alarm", f"{count(more, 'other leader epoch')} with different leaders.")
+        yield Finding(
+            "alarm",
+            f"{count(more, 'other leader epoch')} with different leaders.",
+            evidence_of_all(found.disagreements[MOST:]),
+        )
 
 
 ANALYSIS = Analysis(table=TABLE, run=run, rank=7, findings=findings)

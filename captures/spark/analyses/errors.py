@@ -29,7 +29,7 @@ from kce.captures.spark.analyses.analysis import (
     Shown,
 )
 from kce.captures.spark.analyses.common import FETCHER, as_table, evidence, numbered, span, topic_names
-from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, listed, packets, some
+from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, evidence_of_all, listed, packets, some
 from kce.captures.tables.rows import BROKER_TEXT, FILE, SPAN, Column, Table, evidence_columns
 from kce.wire import ErrorCode, error_name
 
@@ -196,7 +196,8 @@ def findings(found: Results) -> Iterator[Finding]:
     for (api, error, severity), rows in by_damage[: 2 * MOST]:
         yield _finding(api, error, severity, rows)
     if len(by_damage) > 2 * MOST:
-        yield Finding("note", f"{count(len(by_damage) - 2 * MOST, 'other error')}, see the table of errors.")
+        others = evidence_of_all(row for _, rows in by_damage[2 * MOST :] for row in rows)
+        yield Finding("note", f"{count(len(by_damage) - 2 * MOST, 'other error')}, see the table of errors.", others)
 
 
 def _vain(rows: list[Any]) -> set[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses import outages
 from kce.captures.spark.analyses.analysis import THRESHOLDS, Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, is_replica, topic_names
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, evidence_of_all, packets, some
 from kce.captures.tables.rows import TIME, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
@@ -291,7 +291,8 @@ def _findings(what: str, hit: list[Any]) -> Iterator[Finding]:
             "note", f"{what} at {clock(row.begin)}: {text_of(row)} ({packets(row.packets)}).", evidence_of(row)
         )
     if len(hit) > MOST:
-        yield Finding("note", f"{what}: {count(len(hit) - MOST, 'other client')} suffered, too: see the table.")
+        text = f"{what}: {count(len(hit) - MOST, 'other client')} suffered, too: see the table."
+        yield Finding("note", text, evidence_of_all(hit[MOST:]))
 
 
 def text_of(row: Any) -> str:

@@ -82,7 +82,7 @@ ANALYSIS = Analysis(
             Shown("requests", "count", lambda r: r.requests, wide=True),
             Shown("first", "time", lambda r: r.first_time, wide=True),
             Shown("last", "time", lambda r: r.last_time, wide=True),
-            Shown("packets", "text", lambda r: r.packets),
+            Shown("packets", "packets", evidence_of),
         ),
     ),
 )

@@ -23,7 +23,7 @@ from kce.captures.spark.analyses.analysis import (
     Shown,
 )
 from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import clock, count
+from kce.captures.spark.analyses.words import clock, count, first_places
 from kce.captures.tables.rows import FILE, INTS, TIME_COLUMN, Column, Table
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -59,7 +59,7 @@ def findings(found: Results) -> Iterator[Finding]:
     text = f"{count(len(first), 'partition')} got a leader"
     if deleted:
         text += f"; {count(len(deleted), 'partition')} {'was' if len(deleted) == 1 else 'were'} deleted"
-    yield Finding("note", f"{text}.")
+    yield Finding("note", f"{text}.", first_places((row.file, row.packet) for row in (*first, *deleted)))
 
 
 def chart(found: Results) -> Chart | None:
@@ -109,7 +109,7 @@ ANALYSIS = Analysis(
         hint="Partitions whose leader changed, and who led them when.",
         columns=(
             Shown("time", "time", lambda r: r.time),
-            Shown("packet", "number", lambda r: r.packet),
+            Shown("packet", "packets", lambda r: ((r.file, r.packet),)),
             Shown("partition", "text", lambda r: f"{r.topic}-{r.partition}"),
             Shown("from", "leader", lambda r: r.from_leader),
             Shown("to", "leader", lambda r: r.to_leader),

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import count
-from kce.captures.tables.rows import SENDER, Column, Table
+from kce.captures.spark.analyses.common import as_table, evidence, numbered
+from kce.captures.spark.analyses.words import count, evidence_of
+from kce.captures.tables.rows import SENDER, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
 
 TABLE = Table(
@@ -24,6 +24,7 @@ TABLE = Table(
         Column("states", pa.int64(), "partition states in them"),
         Column("changes", pa.int64(), "different ones among them"),
         Column("bytes_per_change", pa.float64(), "null if they carry no states"),
+        *evidence_columns("the requests' packets, in order"),
     ),
 )
 
@@ -31,12 +32,13 @@ TABLE = Table(
 def run(of: Frames) -> DataFrame:
     who = ["controller_id", "controller_epoch"]
     sent = (
-        of.controls.where((f.col("api_key") == UPDATE_METADATA) & f.col("controller_epoch").isNotNull())
+        numbered(of.controls.where((f.col("api_key") == UPDATE_METADATA) & f.col("controller_epoch").isNotNull()), *who)
         .groupBy(*who)
         .agg(
             f.count("*").alias("requests"),
             f.sum("request_bytes").alias("request_bytes"),
             f.sum("partition_count").alias("states"),
+            *evidence(),
         )
     )
     state = ("topic", "topic_id", "partition", "leader", "leader_epoch", "partition_epoch", "isr", "replicas",
@@ -61,6 +63,7 @@ def findings(found: Results) -> Iterator[Finding]:
                 f"UpdateMetadata of controller {row.controller_id} (epoch {row.controller_epoch}): {row.states:,} "
                 f"states in {count(row.requests, 'request')} told {count(row.changes, 'change')}, "
                 f"{row.bytes_per_change:,.0f} bytes each.",
+                evidence_of(row),
             )
 
 

@@ -25,7 +25,17 @@ from kce.captures.spark.analyses.analysis import (
 )
 from kce.captures.spark.analyses.common import as_table, milliseconds
 from kce.captures.spark.analyses.running import LAST, with_running
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
+from kce.captures.spark.analyses.words import (
+    MOST,
+    clock,
+    count,
+    duration,
+    evidence_of,
+    evidence_of_all,
+    first_places,
+    packets,
+    some,
+)
 from kce.captures.tables.rows import FILE, PARTITION, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire.vocabulary import NO_LEADER
 
@@ -221,12 +231,14 @@ def was_outage() -> SqlColumn:
 
 def findings(found: Results) -> Iterator[Finding]:
     if found.outages:
-        yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.")
+        news = first_places((row.files[-1], row.packets[-1]) for row in found.outages)
+        yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.", news)
     shown = sorted(incidents(found), key=lambda incident: max(map(_length, incident[1])), reverse=True)
     for leader, rows in shown[:MOST]:
         yield _finding(leader, rows, found)
     if len(shown) > MOST:
-        yield Finding("warning", f"{count(len(shown) - MOST, 'other outage')}, see the table of outages.")
+        others = evidence_of_all(row for _, rows in shown[MOST:] for row in rows)
+        yield Finding("warning", f"{count(len(shown) - MOST, 'other outage')}, see the table of outages.", others)
 
 
 def incidents(found: Results) -> list[tuple[int | None, list[Any]]]:

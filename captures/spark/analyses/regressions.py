@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, as_table
 from kce.captures.spark.analyses.running import HIGHEST, with_running
-from kce.captures.spark.analyses.words import MOST, count, some
+from kce.captures.spark.analyses.words import MOST, count, first_places, some
 from kce.captures.tables.rows import BROKER_TEXT, FILE, TIME_COLUMN, Column, Table
 from kce.wire import ErrorCode
 from kce.wire.registry import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
@@ -100,7 +100,9 @@ def findings(found: Results) -> Iterator[Finding]:
             ((row.file, row.packet),),
         )
     if (more := len(accepted) - MOST) > 0:
-        yield Finding("alarm", f"{count(more, 'other request')} with a lower controller epoch, not refused either.")
+        others = first_places((row.file, row.packet) for row in accepted[MOST:])
+        text = f"{count(more, 'other request')} with a lower controller epoch, not refused either."
+        yield Finding("alarm", text, others)
     # before Kafka 2.4 reassignment raised leader epochs that the controller's later requests do not know: harmless
     leaders = [row for row in found.regressions if row.epoch == "leader_epoch" and not row.is_old]
     if leaders:

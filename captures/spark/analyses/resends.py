@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, count, evidence_of, packets
+from kce.captures.spark.analyses.words import MOST, count, evidence_of, evidence_of_all, packets
 from kce.captures.tables.rows import BROKER_TEXT, SENDER, SPAN, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -57,13 +57,15 @@ def findings(found: Results) -> Iterator[Finding]:
             evidence_of(row),
         )
     if (more := len(resent) - MOST) > 0:
-        yield Finding("warning", f"{count(more, 'other control request')} had to be resent.")
+        yield Finding(
+            "warning", f"{count(more, 'other control request')} had to be resent.", evidence_of_all(resent[MOST:])
+        )
     if again := [row for row in found.resends if not row.unanswered]:
         requests = sum(row.requests - 1 for row in again)
         yield Finding(
             "note",
             f"{count(requests, 'control request')} repeated what the broker already had.",
-            evidence_of(again[0]),
+            evidence_of_all(again),
         )
 
 

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
-from kce.captures.spark.analyses.common import as_table
-from kce.captures.tables.rows import SENDER, Column, Table
+from kce.captures.spark.analyses.common import as_table, evidence, numbered
+from kce.captures.spark.analyses.words import evidence_of_all
+from kce.captures.tables.rows import SENDER, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
 TABLE = Table(
@@ -22,6 +23,7 @@ TABLE = Table(
         Column("broker", pa.string(), "who answered"),
         Column("requests", pa.int64(), ""),
         Column("partitions", pa.int64(), ""),
+        *evidence_columns("the requests' packets, in order"),
     ),
 )
 
@@ -30,14 +32,14 @@ def run(of: Frames) -> DataFrame:
     stale = of.partitions.where(
         (f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH) & (f.col("response_error_code") == 0)
     )
-    request = ["file", "packet", "server", "server_port", "controller_id", "controller_epoch"]
+    request = ["file", "packet", "time", "server", "server_port", "controller_id", "controller_epoch"]
+    keys = ("controller_id", "controller_epoch", "broker")
     who = of.controls.select(*request, "broker").distinct()
+    requests = stale.groupBy(*request).agg(f.count("*").alias("partitions")).join(who, request)
     counted = (
-        stale.groupBy(*request)
-        .agg(f.count("*").alias("partitions"))
-        .join(who, request)
-        .groupBy("controller_id", "controller_epoch", "broker")
-        .agg(f.count("*").alias("requests"), f.sum("partitions").alias("partitions"))
+        numbered(requests, *keys)
+        .groupBy(*keys)
+        .agg(f.count("*").alias("requests"), f.sum("partitions").alias("partitions"), *evidence())
     )
     return as_table(TABLE, counted).orderBy("controller_epoch", "controller_id", "broker")
 
@@ -49,6 +51,7 @@ def findings(found: Results) -> Iterator[Finding]:
             "note",
             f"{requests} LeaderAndIsr answer{'s carry' if requests > 1 else ' carries'} STALE_CONTROLLER_EPOCH for "
             "single partitions: the brokers had those leader epochs already. That is no fencing.",
+            evidence_of_all(found.stale_partitions),
         )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import MOST, count, evidence_of
+from kce.captures.spark.analyses.words import count, evidence_of_all, first_places
 from kce.captures.tables.rows import SPAN, Column, Table, evidence_columns
 
 #: More retransmitted segments than this share are worth a warning.
@@ -25,7 +25,8 @@ TABLE = Table(
         Column("out_of_order", pa.int64(), ""),
         Column("resets", pa.int64(), ""),
         *SPAN,
-        *evidence_columns("packets that were retransmitted or reset it, in order"),
+        *evidence_columns("packets that reset it, in order", "reset_"),
+        *evidence_columns("packets that were retransmitted, in order"),
     ),
 )
 
@@ -44,13 +45,13 @@ def findings(found: Results) -> Iterator[Finding]:
             "warning" if retransmits > LOSSY_SHARE * segments else "note",
             f"{count(retransmits, 'segment')} of Kafka connections sent again; most on {worst.connection}, "
             f"{worst.retransmits} of {worst.segments}.",
-            evidence_of(worst),
+            evidence_of_all(sorted(found.transport, key=lambda row: -row.retransmits)),
         )
     if resets := [row for row in found.transport if row.resets]:
         yield Finding(
             "note",
             f"{count(len(resets), 'Kafka connection')} reset.",
-            tuple(place for row in resets[:MOST] for place in evidence_of(row)),
+            first_places(place for row in resets for place in zip(row.reset_files, row.reset_packets, strict=True)),
         )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, count, evidence_of
+from kce.captures.spark.analyses.words import MOST, count, evidence_of_all
 from kce.captures.tables.rows import BROKER_TEXT, SPAN, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -46,7 +46,7 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"{count(missing.total(), 'request')} without an answer in the capture: {by_api}{more}.",
-            tuple(place for row in found.unanswered[:MOST] for place in evidence_of(row)),
+            evidence_of_all(found.unanswered),
         )
 
 

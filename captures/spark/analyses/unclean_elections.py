@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import MOST, count, some
+from kce.captures.spark.analyses.words import MOST, count, first_places, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 
 TABLE = Table(
@@ -48,7 +48,8 @@ def findings(found: Results) -> Iterator[Finding]:
             ((row.file, row.packet),),
         )
     if (more := len(found.unclean_elections) - MOST) > 0:
-        yield Finding("alarm", f"{count(more, 'other unclean election')}, see the table.")
+        others = first_places((row.file, row.packet) for row in found.unclean_elections[MOST:])
+        yield Finding("alarm", f"{count(more, 'other unclean election')}, see the table.", others)
 
 
 ANALYSIS = Analysis(table=TABLE, run=run, rank=4, findings=findings)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from kce.captures.spark.analyses.analysis import Place
+from kce.captures.tables.rows import MAX_EVIDENCE
 
 #: Maximum number of rows of one table described individually; beyond it findings state only the count.
 MOST = 5
@@ -15,6 +17,16 @@ MOST = 5
 def evidence_of(row: Any) -> tuple[Place, ...]:
     """The packets that a row names."""
     return tuple(zip(row.files, row.packets, strict=False))
+
+
+def evidence_of_all(rows: Iterable[Any]) -> tuple[Place, ...]:
+    """The packets that rows name, each once and in order; of many those of the first rows, at most MAX_EVIDENCE."""
+    return tuple(sorted(first_places(place for row in rows for place in evidence_of(row))))
+
+
+def first_places(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Each once; of many the first MAX_EVIDENCE."""
+    return tuple(islice(dict.fromkeys(places), MAX_EVIDENCE))
 
 
 def brokers(ids: Iterable[str]) -> str:

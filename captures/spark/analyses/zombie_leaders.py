@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
 from kce.captures.spark.analyses.running import LAST, with_running
-from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, packets
+from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, evidence_of_all, packets
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
 #: What is on its way while a broker is given up is not counted.
@@ -84,7 +84,8 @@ def findings(found: Results) -> Iterator[Finding]:
             evidence_of(row),
         )
     if (more := len(found.zombie_leaders) - MOST) > 0:
-        yield Finding("alarm", f"{count(more, 'other client')} of brokers that had been declared dead, see the table.")
+        text = f"{count(more, 'other client')} of brokers that had been declared dead, see the table."
+        yield Finding("alarm", text, evidence_of_all(found.zombie_leaders[MOST:]))
 
 
 ANALYSIS = Analysis(table=TABLE, run=run, rank=3, findings=findings)

@@ -844,11 +844,13 @@ def test_epochs_that_go_down(spark):
 def test_trouble_with_tcp(spark):
     quiet = {"connection": "q", "is_kafka": True, "segments": 9, "retransmits": 0, "out_of_order": 3, "resets": 0}
     frames = of(spark, connections=[
-        quiet | {"packets": []}, quiet | {"connection": "r", "resets": 1, "packets": [7]},
-        quiet | {"connection": "s", "retransmits": 1, "packets": [8]},
+        quiet | {"packets": []}, quiet | {"connection": "r", "resets": 1, "packets": [], "reset_packets": [7]},
+        quiet | {"connection": "s", "retransmits": 1, "packets": [8], "reset_packets": []},
         quiet | {"connection": "t", "retransmits": 1, "packets": [9], "is_kafka": False},
     ])  # fmt: skip
-    assert columns(run("transport", frames), "connection resets packets") == [("r", 1, [7]), ("s", 0, [8])]
+    assert columns(run("transport", frames), "connection resets packets reset_packets") == [
+        ("r", 1, [], [7]), ("s", 0, [8], []),
+    ]  # fmt: skip
 
 
 def test_a_row_names_a_hundred_packets_at_most(spark):

@@ -209,11 +209,12 @@ def test_a_connection_that_runs_across_files_is_whole(findings_of, spark, tmp_pa
     only = ("requests", "latency", "stale_partitions", "zombies", "leadership")
     found = analyze([tmp_path / "a.pcapng", tmp_path / "b.pcapng"], spark=spark, only=only)
     whole = findings_of(name)
-    assert (found.requests, found.latency, found.stale_partitions) == (
-        whole.requests,
-        whole.latency,
-        whole.stale_partitions,
-    )
+    assert (found.requests, found.latency) == (whole.requests, whole.latency)
+
+    def counted(stale):
+        return [(row.controller_epoch, row.broker, row.requests, row.partitions) for row in stale]
+
+    assert counted(found.stale_partitions) == counted(whole.stale_partitions) != []
     assert found.quality == whole.quality
     assert [z.packets for z in found.zombies] == [z.packets for z in whole.zombies]
     changes = [(c.time, c.topic, c.partition, c.from_leader, c.to_leader) for c in found.leadership]

@@ -138,6 +138,32 @@ def test_every_step_links_to_its_packet_on_the_page():
     assert '<li class="client">Produce of hit took up to 3.00 s' in story
 
 
+def zombie(epoch, id, *packets, seconds=13.6):
+    return row(
+        "zombies", controller_id=id, controller_epoch=epoch, later_epoch=epoch + 1, requests=len(packets),
+        first_time=at(seconds), last_time=at(seconds + 1), brokers=("2", "3"), packets=packets,
+        files=("x",) * len(packets),
+    )  # fmt: skip
+
+
+def test_the_story_of_a_controller_that_was_cut_off_tells_that_it_was_fenced():
+    epochs = [controller(1, 1, 0, 9), controller(2, 3, 12.5, 30), controller(3, 2, 40, 50)]
+    zombies = [zombie(1, 1, 60, 61), zombie(2, 3, 70, seconds=41)]
+    of_outage, of_controllers = incidents(
+        found(outages=[outage(0, leaderless=12.9)], news=NEWS, controllers=epochs, zombies=zombies)
+    )
+    assert of_outage.steps[-1][::4] == ("zombie fenced", ("x", 60))
+    assert of_outage.text.endswith(
+        "Controller 1 (epoch 1) acted as a zombie: 2 control requests of it refused by brokers 2 and 3, the last at "
+        "02:45:14.600."
+    )
+    assert of_controllers.heading.startswith("Controller 2 takes over")
+    assert of_controllers.text.endswith(
+        "Controller 3 (epoch 2) acted as a zombie: a control request of it refused by brokers 2 and 3."
+    )
+    assert [step.name for step in of_controllers.steps] == ["old controller", "election", "zombie fenced"]
+
+
 def test_a_client_that_was_back_before_the_announcement_did_not_wait_for_it():
     (told_of,) = incidents(found(outages=[outage(0)], news=NEWS, clients=[client("early", 9, 2000)]))
     assert [(step.name, step.look) for step in told_of.steps[:3]] == [

@@ -71,7 +71,7 @@ FULL = found(
     fenced=rows(
         "fenced", ("STALE_CONTROLLER_EPOCH", 2, 1, None, "1", "UpdateMetadata", 2, at(25), at(30), (386, 388))
     ),
-    stale_partitions=rows("stale_partitions", (1, 2, "2", 1, 3)),
+    stale_partitions=rows("stale_partitions", (1, 2, "2", 1, 3, (7,), ("x",))),
     zombies=rows("zombies", (2, 1, 2, 2, at(25), at(30), ("1",), (386, 388), ("incident.pcapng",) * 2)),
     ticks=rows(
         "ticks",
@@ -118,7 +118,7 @@ class Page(html.parser.HTMLParser):
             self.text.append(data)
 
     def words(self):
-        return " ".join(" ".join(self.text).split())
+        return " ".join(" ".join(self.text).split()).replace(" ,", ",")
 
 
 @pytest.mark.parametrize("findings", [FULL, EMPTY], ids=["full", "empty"])
@@ -323,6 +323,24 @@ def test_control_characters_of_names_are_written_out():
     assert "\x1b" not in page
     assert "\x00" not in page
     assert "evil\\x1b[31m\\x00" in page
+
+
+def test_all_packets_of_findings_and_tables_lead_to_the_evidence():
+    """Also those that are no shown requests."""
+    reset = ("r", 9, 1, 0, 1, at(1), at(2), (411,), ("x",), (410,), ("x",))
+    request = Exchange("x", 7, at(1), "LeaderAndIsr", 7, "1", "2", "CONTROL", "NONE", 1.0, 31, "{}")
+    page = render(
+        dataclasses.replace(
+            FULL, tables={**FULL.tables, "transport": rows("transport", reset)}, files=("x",), exchanges=(request,)
+        )
+    )
+    headings = dict(re.findall(r'<article id="(\S+)">\s*<h3>Packet (\d+)', page))
+    links = re.findall(r'<a href="#(\S+)">(\d+)</a>', page)
+    assert {packet for _, packet in links} >= {"7", "386", "388", "410", "411"}
+    assert all(headings[anchor] == packet for anchor, packet in links)
+    for table in ("leadership", "tables"):
+        section = page[page.index(f'<section id="{table}">') :]
+        assert '<td><a href="#' in section[: section.index("</section>")], table
 
 
 def test_a_finding_lists_its_packets_once():
