@@ -24,7 +24,7 @@ from kce import wire
 from kce.java import find_java
 from kce.wire.headers import read_request_header
 from kce.wire.registry import BY_NAME
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_jars import kafka_jars
 
 CASES = (("LeaderAndIsr", 4), ("LeaderAndIsr", 7), ("UpdateMetadata", 5), ("UpdateMetadata", 8))
 SMALL_TOPICS = (1, 3, 10)

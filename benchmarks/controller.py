@@ -74,7 +74,7 @@ from kce.zookeeper.znodes import (
     partitions_path,
     topic_path,
 )
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_jars import kafka_jars
 
 NODE = 100
 #: brokers of clusters of up to 100,000 partitions, and of larger ones

@@ -17,7 +17,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from kce.java import find_java
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_jars import kafka_jars
 
 LIMIT_S: Final = 60.0
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"

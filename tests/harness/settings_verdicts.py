@@ -11,10 +11,9 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kce.java import find_java
 from kce.wire.configuration import BROKER_CONFIGS, BrokerConfigDef, ConfigType, Support
 from kce.wire.configuration.definitions import LARGEST, Numbers, OneOf
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_java import kafka_java
 
 TABLE = Path(__file__).with_suffix(".jsonl")
 #: what every case has unless it says otherwise; None: the case has no such setting
@@ -276,7 +275,7 @@ def kafkas_verdicts(asked: Sequence[Settings]) -> list[str | None]:
     lines = ["\t".join(f"{key}={_escaped(text)}" for key, text in whole(settings).items()) for settings in asked]
     program = Path(__file__).parent / "java" / "Verdicts.java"
     ran = subprocess.run(
-        [find_java(), "-cp", f"{kafka_jars()}/*", str(program)],
+        [*kafka_java(), str(program)],
         input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     found = [None if line == "ok" else line for line in ran.stdout.splitlines()]

@@ -22,8 +22,8 @@ import trio
 
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from tests.interop import chaos, mixed, releases, trace_page
+from tests.interop.kafka_jars import RELEASES, VERSION, Release
 from tests.interop.operations import ALL, NODE, Outcome, peers, run_all
-from tests.interop.real_kafka import RELEASES, VERSION, Release
 from tests.interop.refusals import EXPECTED, refusals
 from tests.interop.trace_diff import Comparison
 from tests.interop.trace_scripts import SCRIPTED, random_script

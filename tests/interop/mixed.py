@@ -29,8 +29,9 @@ from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.admin import TopicDescription
 from kce.zookeeper.model import BrokerId, TopicPartition
 from tests.clusters import create_znode, is_registered, request
+from tests.interop.kafka_jars import Release
 from tests.interop.operations import Outcome
-from tests.interop.real_kafka import OFFSETS_TOPIC, RealBroker, Release, real_brokers
+from tests.interop.real_kafka import OFFSETS_TOPIC, RealBroker, real_brokers
 from tests.interop.records import Ledger, Traffic
 from tests.interop.tools import Tools
 

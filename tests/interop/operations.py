@@ -24,7 +24,8 @@ from kce.harness.members import InProcessMember
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.znodes import CONTROLLER, topic_path
 from tests.clusters import is_registered, request
-from tests.interop.real_kafka import OFFSETS_TOPIC, RELEASES, VERSION, RealBroker, Release, kafka_jars
+from tests.interop.kafka_jars import RELEASES, VERSION, Release, kafka_jars
+from tests.interop.real_kafka import OFFSETS_TOPIC, RealBroker
 from tests.interop.records import Ledger, Traffic, consume_in_group
 from tests.interop.tools import ELECTION, REASSIGN, TOPICS, Tools
 

@@ -15,6 +15,7 @@ from kce.harness.members import InProcessMember
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import BrokerId, TopicPartition
 from tests.clusters import create_znode, leaders_and_isrs
+from tests.interop.kafka_jars import RELEASES, VERSION, Release
 from tests.interop.operations import (
     TOPIC,
     Operation,
@@ -32,7 +33,7 @@ from tests.interop.operations import (
     run_all,
     shut_down_broker,
 )
-from tests.interop.real_kafka import RELEASES, VERSION, Release, real_brokers
+from tests.interop.real_kafka import real_brokers
 
 OLD = [release for release in RELEASES.values() if release.version != VERSION]
 

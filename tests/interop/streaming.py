@@ -14,7 +14,8 @@ from typing import Self
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kce.java import find_java
-from tests.interop.real_kafka import SHORT_LIVED, streams_jars
+from tests.interop.kafka_jars import streams_jars
+from tests.interop.kafka_java import SHORT_LIVED
 
 INPUT, OUTPUT, APPLICATION = "lines", "counts", "word-count"
 PARTITIONS = 2

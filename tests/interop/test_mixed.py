@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import mixed
-from tests.interop.real_kafka import RELEASES, VERSION
+from tests.interop.kafka_jars import RELEASES, VERSION
 
 pytestmark = pytest.mark.slow
 SEED, STEPS = 7, 10

@@ -13,7 +13,7 @@ from kce.harness.faults import Rule
 from kce.harness.proxy import Proxy
 from kce.wire import ErrorCode
 from tests.clusters import know_each_other
-from tests.interop.real_kafka import SHORT_LIVED, real_brokers
+from tests.interop.real_kafka import real_brokers
 from tests.interop.records import Ledger, Traffic
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ async def disturb(proxy: Proxy, ledger: Ledger, *rules: Rule) -> None:
 async def test_nothing_is_lost_behind_a_proxy_that_refuses_resets_and_delays(tmp_path: Path) -> None:
     async with (
         embedded_zookeeper(tmp_path / "zookeeper") as zookeeper,
-        real_brokers([1, 2], zookeeper, tmp_path, jvm=SHORT_LIVED) as brokers,
+        real_brokers([1, 2], zookeeper, tmp_path) as brokers,
     ):
         await know_each_other(*(broker.address for broker in brokers.values()))
         async with Proxy(brokers[1].address) as proxy:

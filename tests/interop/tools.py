@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kce.java import find_java
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_java import kafka_java
 
 TOOL_TIMEOUT_S = 60
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -22,10 +21,7 @@ class Tools:
     """A ``with`` block that owns the JVM. Blocks whoever calls; for one thread at a time."""
 
     def __enter__(self) -> Self:
-        command = [
-            find_java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-            "-cp", f"{kafka_jars()}/*", str(Path(__file__).parent / "java" / "Tools.java"),
-        ]  # fmt: skip
+        command = [*kafka_java("-Xmx192m"), str(Path(__file__).parent / "java" / "Tools.java")]
         self._jvm = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
         )

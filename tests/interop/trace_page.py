@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tests.interop.real_kafka import VERSION
+from tests.interop.kafka_jars import VERSION
 from tests.interop.trace_diff import NOT_DETERMINISTIC, Comparison
 
 _HEAD = f"""## The same traces

@@ -17,7 +17,8 @@ from kce.harness.guard import Guard
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
 from kce.zookeeper.store import MetadataStore
-from tests.interop.real_kafka import RealBroker, kafka_jars
+from tests.interop.kafka_jars import kafka_jars
+from tests.interop.real_kafka import RealBroker
 from tests.interop.recording_brokers import RecordingBroker
 from tests.interop.trace_diff import Comparison, Normaliser, StepTrace, compare
 from tests.interop.trace_operations import Operations

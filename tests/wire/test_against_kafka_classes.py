@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kce.java import find_java
 from kce.wire import consumer_protocol
 from kce.wire.registry import BY_KEY
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_java import kafka_java
 from tests.wire import seeded
 from tests.wire.frames import encode, header_bytes
 from tests.wire.strategies import MESSAGES
@@ -47,7 +46,7 @@ def responses() -> tuple[dict[tuple[int, int], tuple[int, int]], list[str]]:
     """({(API key, version): header versions of request and response}, the answer to each of ``bodies``), of one JVM."""
     lines = [f"{name} {version} {body.hex()}" for name, version, body in bodies()]
     ran = subprocess.run(
-        [find_java(), "-cp", f"{kafka_jars()}/*", str(Path(__file__).parent / "java" / "Messages.java")],
+        [*kafka_java(), str(Path(__file__).parent / "java" / "Messages.java")],
         input="\n".join(lines), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -18,7 +18,7 @@ from kce.wire import primitives
 from kce.wire.primitives import Primitive
 from kce.wire.registry import API_KEYS
 from kce.wire.schema import Field, Message, Struct, Versions
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_jars import kafka_jars
 from tests.wire.kafka_definitions import (
     VERSION,
     Definition,

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from kce import wire
-from kce.java import find_java
 from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_java import kafka_java
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +104,7 @@ def messages_of(batch: RecordBatch) -> list[RecordBatch]:
 def in_kafka(*sets: bytes) -> list[list[str]]:
     """The lines that Records.java prints for each record set."""
     ran = subprocess.run(
-        [find_java(), "-cp", f"{kafka_jars()}/*", str(JAVA / "Records.java")],
+        [*kafka_java(), str(JAVA / "Records.java")],
         input="\n".join(data.hex() for data in sets), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -35,7 +35,7 @@ from tests.broker_stub.log.test_against_kafka import (
     unregistered,
 )
 from tests.clusters import know_each_other
-from tests.interop.real_kafka import RELEASES
+from tests.interop.kafka_jars import RELEASES
 from tests.interop.real_kafka import real_brokers as started_brokers
 from tests.interop.tools import Tools
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kce.java import find_java
-from tests.interop.real_kafka import SHORT_LIVED, kafka_jars
+from tests.interop.kafka_java import kafka_java
 from tests.tools import require
 
 HERE = Path(__file__).parent
@@ -166,7 +165,7 @@ def franz_go() -> list[str]:
 
 
 def java(program: str = "JavaClient.java") -> list[str]:
-    return [find_java(), *SHORT_LIVED, "-cp", f"{kafka_jars()}/*", str(HERE.parent / "java" / program)]
+    return [*kafka_java(), str(HERE.parent / "java" / program)]
 
 
 CLIENTS = {

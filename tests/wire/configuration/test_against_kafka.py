@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from kce.java import find_java
 from kce.wire.configuration import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef
 from kce.wire.configuration.definitions import LARGEST, Anything, Matching, Numbers, OneOf
-from tests.interop.real_kafka import kafka_jars
+from tests.interop.kafka_java import kafka_java
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +47,7 @@ class Definition(NamedTuple):
 @pytest.fixture(scope="module")
 def kafka() -> dict[tuple[str, str], Definition]:
     ran = subprocess.run(
-        [find_java(), "-cp", f"{kafka_jars()}/*", str(Path(__file__).parent / "java" / "Configs.java")],
+        [*kafka_java(), str(Path(__file__).parent / "java" / "Configs.java")],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
