@@ -253,16 +253,18 @@ def _control_request(kind: int, count: int) -> tuple[int, Any, Any]:
 
 def _request(message: Any, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """The header is put in by hand: control requests are encoded once, for that is what takes time."""
-    of_control = type(message).__name__.removesuffix("Request") in CONTROL
-    encoded = (_encoded if of_control else _encoded.__wrapped__)(message, version)
+    encoded = _encoded_controls.get(id(message))
+    if encoded is None:
+        encoded = wire.encode_request(message, api_version=version, correlation_id=0, client_id=None)
+        if type(message).__name__.removesuffix("Request") in CONTROL:
+            _encoded_controls[id(message)] = encoded
     text = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(text)
     return encoded[:4] + struct.pack(">ih", correlation_id, size) + text + encoded[10:]
 
 
-@functools.cache
-def _encoded(message: Any, version: int) -> bytes:
-    return wire.encode_request(message, api_version=version, correlation_id=0, client_id=None)
+#: of the requests of ``_control_request``, which live as long
+_encoded_controls: dict[int, bytes] = {}
 
 
 class Observation(NamedTuple):

@@ -119,8 +119,8 @@ def markers_not_sent_after_a_failover(patch: Patch) -> None:
 BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
     (coordinators_answer_before_replication, 17), (generations_not_checked, 6),
     (the_end_of_the_log_not_loaded, 7), (members_share_an_assignment, 0),
-    (uncommitted_records_read, 9), (aborted_transactions_not_named, 9), (offsets_of_transactions_forgotten, 3),
-    (offsets_loaded_without_transactions, 17), (unstable_offsets_answered, 9),
-    (groups_kept_when_their_partition_moves, 7), (older_producer_epochs_heard, 9),
-    (markers_not_sent_after_a_failover, 222),
+    (uncommitted_records_read, 44), (aborted_transactions_not_named, 9), (offsets_of_transactions_forgotten, 25),
+    (offsets_loaded_without_transactions, 17), (unstable_offsets_answered, 75),
+    (groups_kept_when_their_partition_moves, 111), (older_producer_epochs_heard, 9),
+    (markers_not_sent_after_a_failover, 116),
 )  # fmt: skip
