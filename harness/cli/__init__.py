@@ -16,6 +16,9 @@ from kce.harness.errors import HarnessError, plain_error
 from kce.harness.interrupts import Interrupted
 from kce.java import JavaMissing
 
+# numpy's linear algebra, which no command needs, would start a thread for each core; these spin for a while
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 #: by section of `kce --help`: command -> "module:function" in this package, and the line that the help shows for it
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Clusters": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,15 @@ def _commands(group: click.Group, words: tuple[str, ...]) -> Iterator[tuple[tupl
         yield (*words, name), command
         if isinstance(command, click.Group):
             yield from _commands(command, (*words, name))
+
+
+def test_numpy_starts_no_threads_in_a_command() -> None:
+    program = "import kce.harness.cli, numpy, os; print(len(os.listdir('/proc/self/task')))"
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env, check=True
+    )
+    assert ran.stdout == "1\n"
 
 
 def test_every_command_and_option_is_explained() -> None:
