@@ -334,6 +334,7 @@ async def add_partitions(p: Peers) -> str:
     states = await p.states()
     assert {n: replicas for n, (replicas, _, _) in states.items()} == wanted, states
     assert all(leader == replicas[0] for replicas, leader, _ in states.values()), states
+    await p.until_known(TOPIC)  # librdkafka believes for minutes what a node that learns of them a moment later says
     return f"{len(_ADDED)} partitions more, led by their first replicas"
 
 

@@ -30,10 +30,11 @@ class Ledger:
     """Records of one topic, numbered; every acknowledgement (acks=all, from an idempotent producer where there is one)
     is kept.
 
-    ``producers``: ids and epochs of the idempotent producer. When a broker becomes leader between two
-    requests in flight, and so refuses the first and misses its sequence numbers before the second, librdkafka takes a
-    new epoch for both. What it has sent to an earlier leader may then be in the log twice: ``twice``, of the last
-    `check`.
+    One request is in flight at a time. Of two, a broker that becomes leader of a new partition between them refuses the
+    first and takes the second at any sequence number; librdkafka then believes the first to be in the log, too.
+
+    ``producers``: ids and epochs of the idempotent producer. Where librdkafka takes a new epoch, what it has sent to an
+    earlier leader may be in the log twice: ``twice``, of the last `check`.
     """
 
     def __init__(self, bootstrap: str, topic: str, *, is_idempotent: bool = True) -> None:
@@ -49,6 +50,7 @@ class Ledger:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "enable.idempotence": is_idempotent,
+                "max.in.flight.requests.per.connection": 1,
                 "linger.ms": 1,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "topic.metadata.propagation.max.ms": 600_000,  # a broker that has just started knows no topics
