@@ -68,7 +68,7 @@ TABLE = Table(
         Column("hit", pa.list_(pa.string()), "topics whose requests failed, were late or got no response during it, "
                "the longest hit first"),
         Column("hit_ms", pa.list_(pa.float64()), "of each topic, from the first such request to the last one's "
-               "response or, without one, the next leader"),
+               "response or, without one, the last announcement of a next leader of this topic"),
         *evidence_columns("requests during it that failed, got no response or were late, the worst first"),
     ),
 )  # fmt: skip
@@ -77,7 +77,8 @@ _KEY = ("from_leader", "begin", "until", "moved", "client_id", "client", "api")
 
 
 def run(of: Frames) -> DataFrame:
-    calls = _calls(of)
+    moves = _moves(of)
+    calls = _calls(of, moves)
     during = f.col("phase") == "during"
     is_bad = f.col("errors").isNotNull() | f.col("response_time").isNull()
     is_hit = during & (is_bad | f.col("hit").isNotNull())
@@ -99,7 +100,7 @@ def run(of: Frames) -> DataFrame:
         .withColumn("is_replica", is_replica())
     )
     damage = f.when(is_bad, 1e12).otherwise(f.col("latency_ms"))
-    hits = _hits(calls.where(is_hit).withColumn("damage", damage), topic_names(of.partitions))
+    hits = _hits(calls.where(is_hit).withColumn("damage", damage), topic_names(of.partitions), _next_leaders(moves))
     joined = counted.join(hits, [counted[name].eqNullSafe(hits[name]) for name in _KEY], "left").select(
         *(counted[name] for name in counted.columns),
         *(f.coalesce(hits[name], f.array()).alias(name) for name in ("hit", "hit_ms", "packets", "files")),
@@ -109,25 +110,32 @@ def run(of: Frames) -> DataFrame:
     return as_table(TABLE, joined).orderBy("begin", "is_replica", *worst_first, "client_id", "client", "api")
 
 
-def _calls(of: Frames) -> DataFrame:
-    """Requests of clients around each failover, with its columns and their ``phase``."""
-    moment = f.coalesce("leader_time", "leaderless_time")
+#: tells failovers apart
+_OF_MOVE = ("from_leader", "is_planned", "number")
+
+
+def _moves(of: Frames) -> DataFrame:
+    """The moves of leaders with the ``number`` of their failover, among those of one leader that are planned or not."""
     in_order = Window.partitionBy("from_leader", "is_planned").orderBy("began")
     together_us = outages.TOGETHER / datetime.timedelta(microseconds=1)
     apart = f.unix_micros("began") - f.unix_micros(f.lag("began").over(in_order)) > together_us
-    of_one_leader = Window.partitionBy("from_leader", "planned").orderBy("begin")
-    failovers = (
+    return (
         of.moves.where("from_leader is not null")
         .withColumns(
             {
-                "moment": moment,
+                "moment": f.coalesce("leader_time", "leaderless_time"),
                 "began": f.coalesce("sign_time", "leaderless_time", "leader_time"),
                 "is_planned": ~outages.was_outage(),
             }
         )
         .withColumn("apart", f.coalesce(apart, f.lit(False)).cast("int"))
         .withColumn("number", f.sum("apart").over(in_order))
-        .groupBy("from_leader", "is_planned", "number")
+    )
+
+
+def _failovers(moves: DataFrame) -> DataFrame:
+    return (
+        moves.groupBy(*_OF_MOVE)
         .agg(
             f.bool_and("is_planned").alias("planned"),
             f.least(f.max("sign_time"), f.min("moment")).alias("begin"),
@@ -136,6 +144,20 @@ def _calls(of: Frames) -> DataFrame:
             f.sum(f.lit(1)).alias("moved"),  # not count: Sail takes only columns that may be null into a lambda
         )
         .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
+    )
+
+
+def _next_leaders(moves: DataFrame) -> DataFrame:
+    """When each topic of a failover had all its next leaders (``led``)."""
+    by_topic = moves.groupBy(*_OF_MOVE, f.col("topic").alias("led_topic")).agg(f.max("moment").alias("led"))
+    return by_topic.join(_failovers(moves), list(_OF_MOVE)).select(*_KEY[:4], "led_topic", "led")
+
+
+def _calls(of: Frames, moves: DataFrame) -> DataFrame:
+    """Requests of clients around each failover, with its columns and their ``phase``."""
+    of_one_leader = Window.partitionBy("from_leader", "planned").orderBy("begin")
+    failovers = (
+        _failovers(moves)
         .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
         .withColumn("earliest", f.greatest(_later("begin", -_AROUND_S), f.lag("begin").over(of_one_leader)))
         .drop("is_planned", "number", "last", "is_open")
@@ -222,18 +244,22 @@ def _slot(time: str | SqlColumn) -> SqlColumn:
     return f.floor(f.unix_seconds(time) / _AROUND_S)
 
 
-def _hits(calls: DataFrame, names: DataFrame) -> DataFrame:
+def _hits(calls: DataFrame, names: DataFrame, next_leaders: DataFrame) -> DataFrame:
     """Which topics were hit, and how long; and the worst of ``calls``."""
     worst = Window.partitionBy(*_KEY).orderBy(f.desc("damage"), "time", "packet")
-    lasting = (
-        f.unix_micros(f.max(f.coalesce("response_time", f.greatest("until", "time")))) - f.unix_micros(f.min("time"))
-    ) / 1000.0  # fmt: skip
+    end = f.coalesce("response_time", f.greatest(f.coalesce("led", "until"), "time"))
+    lasting = (f.unix_micros(f.max(end)) - f.unix_micros(f.min("time"))) / 1000.0
     named = f.when(f.col("nth") <= _NAMED, f.struct("nth", "packet", "file"))
-    by_topic = (
+    hit = (
         calls.withColumn("nth", f.row_number().over(worst))
         .select(*_KEY, "time", "response_time", "nth", "packet", "file", f.explode_outer("hit.topic").alias("topic"))
         .join(names, f.col("topic") == f.col("topic_id"), "left")
         .withColumn("topic", f.coalesce("topic_name", "topic"))
+    )
+    same = [hit[name].eqNullSafe(next_leaders[name]) for name in _KEY[:4]]
+    by_topic = (
+        hit.join(f.broadcast(next_leaders), [*same, f.col("topic") == f.col("led_topic")], "left")
+        .select(*(hit[name] for name in hit.columns), "led")
         .groupBy(*_KEY, "topic")
         .agg(lasting.alias("ms"), f.collect_set(named).alias("named"))
         .groupBy(*_KEY)

@@ -109,6 +109,15 @@ def test_what_was_hit_by_one_outage_is_not_the_usual_latency_before_the_next(spa
     assert [(row.from_leader, row.before_max_ms, row.during_max_ms) for row in rows] == [(1, 10, 2500), (3, None, 1500)]
 
 
+def test_a_topic_is_hit_until_it_has_its_leaders_though_other_topics_have_none_yet(spark):
+    """The lost request was for topic t, which is led again from 24 on; another topic is not before 50."""
+    given = [{**LIFE, "time": 20, "sender_broker_id": 1}, {**ASKED, "time": 21, "server_port": 1}, {**LIFE, "time": 60}]
+    of_t = [{**state, "topic": "t"} for state in states_of((1, 1), (23, -1), (24, 3))]
+    (row,) = failovers(spark, given, [*of_t, *[{**s, "topic": "u"} for s in states_of((1, 1), (23, -1), (50, 3))]])
+    assert (row.unanswered, row.hit, row.hit_ms) == (1, ("t",), (3000.0,))
+    assert (row.until - row.begin).total_seconds() == 30
+
+
 def test_a_planned_move_that_cost_clients_a_second_is_told(spark):
     given = [{**LIFE, "time": 22.9, "sender_broker_id": 1}, answered(22, 0.01), answered(23.5, 3, server_port=1,
                                                                                           error_code=6)]  # fmt: skip
