@@ -56,7 +56,7 @@ def findings(found: Results) -> Iterator[Finding]:
         return
     first = [c for c in found.leadership if c.from_leader is None]
     deleted = [c for c in found.leadership if c.to_leader == LEADER_DURING_DELETE]
-    text = f"{count(len(first), 'partition')} got a leader"
+    text = f"{count(len(first), 'partition')} {'was' if len(first) == 1 else 'were'} announced with a first leader"
     if deleted:
         text += f"; {count(len(deleted), 'partition')} {'was' if len(deleted) == 1 else 'were'} deleted"
     yield Finding("note", f"{text}.", first_places((row.file, row.packet) for row in (*first, *deleted)))

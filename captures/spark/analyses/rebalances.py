@@ -71,13 +71,12 @@ def run(of: Frames) -> DataFrame:
 def findings(found: Results) -> Iterator[Finding]:
     for row in found.rebalances:
         storm = row.most_in_a_minute >= STORM
-        yield Finding(
-            "warning" if storm else "note",
-            f"{'Rebalance storm: group' if storm else 'Group'} {row.group_id} went through "
-            f"{count(row.generations, 'generation')}, {row.most_in_a_minute} within a minute "
-            f"({count(row.joins, 'JoinGroup')}, {count(row.leaves, 'LeaveGroup')}){_waited(row)}.",
-            evidence_of(row),
-        )
+        text = f"{'Rebalance storm: group' if storm else 'Group'} {row.group_id}: "
+        text += count(row.generations, "generation") if row.generations else "no new generation"
+        if row.generations > 1:
+            text += f", {row.most_in_a_minute} within a minute"
+        text += f" ({count(row.joins, 'JoinGroup')}, {count(row.leaves, 'LeaveGroup')}){_waited(row)}."
+        yield Finding("warning" if storm else "note", text, evidence_of(row))
 
 
 def _waited(row: Any) -> str:

@@ -828,6 +828,16 @@ def test_a_rebalance_storm(spark):
     given += [{**join, "api_key": 13, "time": 700}]
     (row,) = run("rebalances", of(spark, given))
     assert (row.generations, row.most_in_a_minute, row.joins, row.leaves) == (8, 7, 10, 1)
+    ended = ANALYSES["rebalances"].run(of(spark, [{**join, "api_key": 13, "time": 700}]))
+    texts = [
+        finding.text
+        for rows in (ANALYSES["rebalances"].run(of(spark, given)), ended)
+        for finding in ANALYSES["rebalances"].findings(found(rebalances=told_rows("rebalances", rows)))
+    ]
+    assert texts == [
+        "Rebalance storm: group g: 8 generations, 7 within a minute (10 JoinGroups, 1 LeaveGroup).",
+        "Group g: no new generation (0 JoinGroups, 1 LeaveGroup).",
+    ]
 
 
 def test_epochs_that_go_down(spark):
