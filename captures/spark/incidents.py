@@ -56,7 +56,8 @@ def incidents(found: Results) -> list[Incident]:
             explained.add((controller.controller_epoch, controller.controller_id))
         hit = failovers.of_outage(found, leader, rows)[:MOST]
         clients = tuple(Suffering(failovers.text_of(row), evidence_of(row)[:MOST]) for row in hit)
-        told.append(_incident(leader, rows, steps, controller)._replace(clients=clients))
+        shutdown = _shutdown(found, leader, steps)
+        told.append(_incident(leader, rows, steps, controller, shutdown)._replace(clients=clients))
     told += map(_of_silence, silences.untold(found))
     for before, after in pairwise(found.controllers):
         if (after.controller_epoch, after.controller_id) not in explained:
@@ -111,6 +112,13 @@ def _steps(found: Results, leader: int | None, rows: list[Any]) -> tuple[list[St
     return steps, controller
 
 
+def _shutdown(found: Results, leader: int | None, steps: list[Step]) -> datetime.datetime | None:
+    """When the old leader was granted the controlled shutdown that began the incident."""
+    granted = [row.shutdown_time for row in (*found.bounces, *found.departures) if row.broker_id == leader]
+    begin, end = steps[0].time - 2 * _NEAR, steps[-1].time
+    return max((time for time in granted if time is not None and begin <= time <= end), default=None)
+
+
 def _fenced(found: Results, controller: Any) -> Iterator[Step]:
     """The first request of a zombie that brokers refused."""
     for row in found.zombies:
@@ -160,13 +168,17 @@ def _clients_back(
         yield Step("clients back", until, text, "wait", (row.files[-1], row.packets[-1]))
 
 
-def _incident(leader: int | None, rows: list[Any], steps: list[Step], controller: Any) -> Incident:
+def _incident(
+    leader: int | None, rows: list[Any], steps: list[Step], controller: Any, shutdown: datetime.datetime | None
+) -> Incident:
     names = some([f"{row.topic}-{row.partition}" for row in rows], 5)
     ended = [row for row in rows if row.leader_time is not None]
     whose = "" if leader is None else f" led by broker {leader}"
     text = f"{count(len(rows), 'partition')}{whose} lost {'its' if len(rows) == 1 else 'their'} leader ({names})."
     if steps and steps[0].name == "trigger":
         text += f" {_sentence(steps[0])} at {clock(steps[0].time)}."
+    if shutdown is not None:
+        text += f" It was granted a controlled shutdown at {clock(shutdown)}."
     if controller is not None:
         text += (
             f" It was the controller, too: controller {controller.controller_id} took over in epoch "

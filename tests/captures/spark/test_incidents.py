@@ -138,6 +138,15 @@ def test_every_step_links_to_its_packet_on_the_page():
     assert '<li class="client">Produce of hit took up to 3.00 s' in story
 
 
+def test_a_controlled_shutdown_is_told_in_the_story_of_what_it_began():
+    def bounce(seconds):
+        return row("bounces", broker_id=1, shutdown_time=None if seconds is None else at(seconds), back_time=at(60))
+
+    for seconds, is_told in ((9.5, True), (-30, False), (50, False), (None, False)):
+        (told_of,) = incidents(found(outages=[outage(0, leaderless=12.9)], news=NEWS, bounces=[bounce(seconds)]))
+        assert ("It was granted a controlled shutdown at 02:45:09.500." in told_of.text) == is_told
+
+
 def zombie(epoch, id, *packets, seconds=13.6):
     return row(
         "zombies", controller_id=id, controller_epoch=epoch, later_epoch=epoch + 1, requests=len(packets),
