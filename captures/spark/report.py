@@ -182,7 +182,7 @@ def _drawn(
         "leader": lambda value: _LEADERS.get(value, str(value)),
         "packets": links,
     }
-    rows = getattr(findings, name) if section.columns else ()
+    rows = [row for row in getattr(findings, name) if section.wanted(row)] if section.columns else []
     cells = [[formats[column.kind](column.value(row)) for column in section.columns] for row in rows[:MAX_ROWS]]
     picture = None if section.picture is None else section.picture(findings)
     chart = None if section.chart is None else section.chart(findings)

@@ -57,7 +57,7 @@ def print_findings(findings: Findings, console: Console) -> None:
         _line(console, mark + finding.text, _STYLES.get(finding.severity))
     if drawn:
         for name, section in SECTIONS:
-            rows = getattr(findings, name)
+            rows = [row for row in getattr(findings, name) if section.wanted(row)]
             columns = [column for column in section.columns if not column.wide]
             if rows and columns:
                 unit = ", in milliseconds" if any(column.kind == "ms" for column in columns) else ""

@@ -137,7 +137,8 @@ class Chart(NamedTuple):
 class Section:
     """A section of the report, and a table on a terminal. Sections are shown in the order of ``position``.
 
-    ``chart`` is drawn on the time axis that all sections share. ``hint`` explains the picture or table. The texts
+    ``chart`` is drawn on the time axis that all sections share. ``hint`` explains the picture or table. Only rows that
+    are ``wanted`` are shown. The texts
     ``without_rows`` and ``without_picture`` stand in place of what is missing; where there is neither row nor picture
     nor such a text, the section is left out.
     """
@@ -146,6 +147,7 @@ class Section:
     heading: str
     hint: str = ""
     columns: tuple[Shown, ...] = ()
+    wanted: Callable[[Any], bool] = lambda row: True
     picture: Callable[[Results], str | None] | None = None
     chart: Callable[[Results], Chart | None] | None = None
     without_rows: str = ""

@@ -147,9 +147,14 @@ def _with_names(counted: DataFrame) -> DataFrame:
     return counted.withColumn("error", f.expr(f"coalesce(map({names})[cast(error_code as int)], 'unknown')"))
 
 
+def _is_shown(row: Any) -> bool:
+    """What ``stale_partitions`` tells is no failure, and would fill the chart and the table."""
+    return row.topic is None or (row.api, row.error) != ("LeaderAndIsr", "STALE_CONTROLLER_EPOCH")
+
+
 def chart(found: Results) -> Chart | None:
     """Errors over time: a lane for each API and partition, the most errors first; a colour for each error."""
-    rows = found.error_bursts
+    rows = list(filter(_is_shown, found.error_bursts))
     lanes: dict[str, list[Any]] = {}
     errors: Counter[str] = Counter()
     for row in rows:
@@ -270,7 +275,9 @@ ANALYSIS = Analysis(
         position=47,
         heading="Errors",
         hint="Error codes in responses, at the top level and of partitions, the most frequent first. A bar of the "
-        "chart is a burst of one error, without a pause of 0.2 s.",
+        "chart is a burst of one error, without a pause of 0.2 s. STALE_CONTROLLER_EPOCH for single partitions has a "
+        "section of its own.",
+        wanted=_is_shown,
         chart=chart,
         columns=(
             Shown("API", "text", lambda r: r.api),

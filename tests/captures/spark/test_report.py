@@ -207,6 +207,28 @@ def test_marks_link_to_the_packets_that_are_shown():
     assert "href" not in chart_html(chart("leadership", FULL), Axis([at(0), at(50)]), lambda place: None)
 
 
+def test_stale_epochs_of_single_partitions_are_not_among_the_errors():
+    """They are no failures; they have a section of their own."""
+
+    def failed(api, error, topic, count):
+        span = at(1), at(2)
+        return ROWS["errors"](api, error, 11, "1", "c", None, topic, 0, True, count, 1.0, *span, (7,), ("x",))
+
+    stale = "STALE_CONTROLLER_EPOCH"
+    errors = (
+        failed("LeaderAndIsr", stale, "t", 71), failed("LeaderAndIsr", stale, None, 72), failed("Fetch", "X", "t", 73),
+    )  # fmt: skip
+    burst = ROWS["error_bursts"]("LeaderAndIsr", "t", 0, stale, 9, at(1), at(2), "x", 7)
+    page = render(found(Quality(), errors=errors, error_bursts=(burst,)))
+    section = page[page.index('<section id="errors">') :]
+    section = section[: section.index("</section>")]
+    assert [number for number in ("71", "72", "73") if f">{number}<" in section] == ["72", "73"]
+    assert 'class="lane"' not in section
+    terminal = io.StringIO()
+    print_findings(found(Quality(), errors=errors), Console(file=terminal, force_terminal=True, width=200))
+    assert [number for number in ("71", "72", "73") if f" {number} " in terminal.getvalue()] == ["72", "73"]
+
+
 def test_the_same_findings_give_the_same_page():
     assert render(FULL) == render(FULL)
 
