@@ -41,10 +41,9 @@ def main(arguments: list[str]) -> int:
             command = [*before, *of(part), "-p", "no:cacheprovider"]
             return subprocess.Popen(command, stdout=output, stderr=output, text=True), output
 
-        yielding = ["nice", "-n", "5"]
         others = {
-            "that only compute": start("pure", before=yielding),
-            "with Spark": start("spark", before=yielding),
+            "that only compute": start("pure", before=["nice", "-n", "7"]),
+            "with Spark": start("spark", before=["nice", "-n", "3"]),  # they take longest
         }
         can_isolate = own_network.is_allowed()
         if can_isolate:

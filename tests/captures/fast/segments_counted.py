@@ -22,7 +22,8 @@ class SegmentsCounted:
         self._retransmits = 0
         self._out_of_order = 0
         self._resets = 0
-        self._evidence: list[tuple[int, str]] = []
+        self._again: list[tuple[int, str]] = []
+        self._reset: list[tuple[int, str]] = []
         self._end: tuple[Any, ...] = (None,) * 6
         self._accepted = True
         self._sent: dict[tuple[bytes, int], _Sent] = {}
@@ -54,14 +55,15 @@ class SegmentsCounted:
             kind = "RST" if reset else "FIN"
             sender = address_text(segment.source), segment.source_port
             self._end = (kind, self._last_us, place.packet, place.file, *sender)
-        if (again or reset) and len(self._evidence) < MAX_EVIDENCE:
-            self._evidence.append((place.packet, place.file))
+        self._again += [(place.packet, place.file)] * again
+        self._reset += [(place.packet, place.file)] * reset
 
     def columns(self) -> tuple[Any, ...]:
         """The columns of CONNECTIONS from ``first_time`` on."""
+        shown = self._again[:MAX_EVIDENCE], self._reset[:MAX_EVIDENCE]
         return (
             self._first_us, self._last_us, self._packets, self._bytes, self._retransmits, self._out_of_order,
-            self._resets, *self._end, [packet for packet, _ in self._evidence], [file for _, file in self._evidence],
+            self._resets, *self._end, *([place[at] for place in places] for places in shown for at in (0, 1)),
         )  # fmt: skip
 
 
