@@ -117,7 +117,13 @@ class Lines:
     """Lines of words, sent each once in a background thread from ``with`` to its end, though leaders die."""
 
     def __init__(self, bootstrap: str, seed: int, pause_s: float = 0.02) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        # with several requests in flight librdkafka may take a new epoch when the leader dies, and send what is there
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0,
+                "max.in.flight.requests.per.connection": 1,
+            }
+        )  # fmt: skip
         self._random = Random(seed)
         self._pause_s = pause_s
         self._ended = threading.Event()

@@ -63,6 +63,8 @@ def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
             counts.read(counts.total() + EACH, second)
         counts.read(sum(lines.counts.values()), second)
         counts.read_more(QUIET_S)
+        ends = {word: (len(seen), max(seen)) for word, seen in counts.seen.items()}
+        assert ends == {word: (count, count) for word, count in lines.counts.items()}
         assert counts.seen == {word: list(range(1, count + 1)) for word, count in lines.counts.items()}
         assert second.close() == 0, second.errors()
         assert "ERROR" not in second.lines
