@@ -38,7 +38,7 @@ def leader(cluster: SyncCluster, topic: str, partition: int = 0) -> int:
 @pytest.mark.xfail(
     strict=False,
     raises=AssertionError,
-    reason="a known fault, docs/differences.md: in one run of four a count goes on with what an aborted transaction had",
+    reason="a known fault, docs/differences.md: a count may go on with what an aborted transaction had",
 )
 def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
     """With caches off each count is written: 1, 2, 3, ... for each word, without a gap, without another."""
