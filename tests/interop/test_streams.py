@@ -35,11 +35,6 @@ def leader(cluster: SyncCluster, topic: str, partition: int = 0) -> int:
     return leadership.leader_and_isr.leader
 
 
-@pytest.mark.xfail(
-    strict=False,
-    raises=AssertionError,
-    reason="a known fault, docs/differences.md: a count may go on with what an aborted transaction had",
-)
 def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
     """With caches off each count is written: 1, 2, 3, ... for each word, without a gap, without another."""
     victims = [(GROUP_METADATA_TOPIC, partition_for(APPLICATION, OFFSETS_PARTITIONS)), (CHANGELOG, 0), (REPARTITION, 0)]
