@@ -80,16 +80,16 @@ def _asked(
     context, version = request.context, request.context.header.api_version
     max_bytes = message.max_bytes if replica_id >= 0 else _max_bytes(message, context, services)
     is_consumer = replica_id < 0 and replica_id != FUTURE_LOCAL_REPLICA
-    level = message.isolation_level
     known = [one.fetch for one in requested if one.answer is None]
     is_complete = len(known) == len(requested)
+    may_read = bool(known) or session_id is not None
     params = FetchParams(
         replica_id=replica_id,
         max_wait_ms=message.max_wait_ms if is_complete else 0,  # rule B2.18
         min_bytes=min(message.min_bytes, max_bytes),
         max_bytes=max_bytes,
-        # of a session's next fetch no partition may be named; only then an unknown level is not refused
-        isolation=isolation_of(level if known or level in (0, 1) else 0, is_consumer=is_consumer),
+        # judged where there is something to read, now or, of idle partitions, later
+        isolation=isolation_of(message.isolation_level if may_read else 0, is_consumer=is_consumer),
         leader_only=replica_id >= 0 or (is_consumer and version < 11),  # rule B4.9
         hard_limit=version < _MAX_BYTES_SINCE,
         consumer=_consumer(replica_id, message, context, services),

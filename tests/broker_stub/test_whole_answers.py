@@ -179,6 +179,34 @@ async def test_fetch_of_unknown_topics_and_sessions() -> None:  # rules B4.2, B4
         assert await node.ask(forgets, 13) == wire.FetchResponse(session_id=session)
 
 
+@pytest.mark.parametrize(("level", "expected"), [(0, 1), (1, 0)])
+async def test_idle_partitions_are_read_at_the_isolation_level_of_the_fetch(
+    autojump_clock: MockClock, level: int, expected: int
+) -> None:  # rule B4.1
+    """The session's next fetch names none, and waits; then a transaction begins."""
+    async with a_node(transaction_partition_verification_enable="false") as node:
+        await node.lead()
+        first = await node.ask(fetch_request(isolation=level, session_id=0, session_epoch=0), 12)
+        goes_on = replace(
+            fetch_request(isolation=level, max_wait_ms=5000, session_id=first.session_id, session_epoch=1), topics=()
+        )
+        answers = []
+
+        async def ask() -> None:
+            answers.append(await node.ask(goes_on, 12))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            pending = batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+            written = await node.ask(replace(produce_request(pending), transactional_id="t"), 9)
+            assert written.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        records = [data.records for answer in answers for of in answer.responses for data in of.partitions]
+        assert sum(map(bool, records)) == expected
+        unknown_level = replace(goes_on, isolation_level=2, session_epoch=2)
+        assert (await node.ask(unknown_level, 12)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 async def test_a_fetch_that_another_of_its_session_overtakes(autojump_clock: MockClock) -> None:  # rule B4.31
     async with a_node() as node:
         await two_partitions(node)
