@@ -30,7 +30,8 @@ public class WordCount {
         properties.put("auto.offset.reset", "earliest");
         properties.put("reconnect.backoff.max.ms", "500");
         properties.put("repartition.purge.interval.ms", "1000");
-        properties.put("producer.transaction.timeout.ms", "5000");
+        // longer than a rebalance: the next instance restores while a transaction of the one before is open
+        properties.put("producer.transaction.timeout.ms", "20000");
         return properties;
     }
 
