@@ -25,6 +25,9 @@ def row_class(table: Table) -> type[Any]:
     return make_dataclass(table.name, columns, frozen=True, slots=True)
 
 
+#: Packets of a finding that a report cites.
+MAX_CITED = 12
+
 #: Tables for pictures only; not written or printed.
 AUXILIARY = tuple(auxiliary.table for analysis in ANALYSES.values() for auxiliary in analysis.auxiliary)
 

@@ -123,9 +123,8 @@ def _fenced(found: Results, controller: Any) -> Iterator[Step]:
     """The first request of a zombie that brokers refused."""
     for row in found.zombies:
         if controller is not None and row.controller_epoch == controller.controller_epoch:
-            requests = "a control request" if row.requests == 1 else f"{row.requests} control requests"
-            text = f"controller {row.controller_id} (epoch {row.controller_epoch}) acted as a zombie: {requests} of it"
-            text += f" refused by {brokers(row.brokers)}"
+            text = f"controller {row.controller_id} (epoch {row.controller_epoch}) acted as a zombie: "
+            text += f"{count(row.requests, 'control request')} of it refused by {brokers(row.brokers)}"
             if row.requests > 1:
                 text += f", the last at {clock(row.last_time)}"
             yield Step("zombie fenced", row.first_time, text, "wait", evidence_of(row)[0])

@@ -38,8 +38,7 @@ from kce.captures.tables.tabulate import Evidence
 #: Compressed bytes of capture per reassembly task.
 _BYTES_PER_TASK = 64 * 1024 * 1024
 
-#: Decoded requests in a report: per finding, and in all.
-_SHOWN_PER_FINDING = 12
+#: Decoded requests in a report.
 _SHOWN = 300
 
 #: Small jobs mostly wait for the driver; a few at a time keep the cores busy.
@@ -314,7 +313,7 @@ class _Job:
     ) -> tuple[findings.Exchange, ...]:
         """The requests that incidents and findings cite; of many those of the most serious."""
         places = [place for incident in incidents(found) for place in incident.places]
-        places += (place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING])
+        places += (place for finding in found.findings() for place in finding.evidence[: findings.MAX_CITED])
         if not places:
             return ()
         wanted = session.createDataFrame(list(dict.fromkeys(places))[:_SHOWN], "file string, packet bigint")

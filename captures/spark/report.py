@@ -15,16 +15,15 @@ from markupsafe import Markup, escape
 
 from kce.captures.spark.analyses import ANALYSES
 from kce.captures.spark.analyses.analysis import LEFT, Chart, Finding, Kind, Place, Section
-from kce.captures.spark.findings import SECTIONS, Findings
+from kce.captures.spark.findings import MAX_CITED, SECTIONS, Findings
 from kce.captures.spark.incidents import Incident, incidents
 from kce.captures.spark.timeline import Axis, axis_of, chart_html, since_trigger, strip_html
 from kce.captures.tables.rows import SCHEMA_VERSION
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
-#: Rows of a section and of another table, and packets per finding, on the page.
+#: Rows of a section and of another table on the page.
 MAX_ROWS = 200
 MAX_SHOWN = 40
-MAX_EVIDENCE = 12
 #: Items of a list in a cell.
 MAX_CELL = 8
 
@@ -192,7 +191,7 @@ def _drawn(
 
 def _with_evidence(finding: Finding) -> tuple[Finding, tuple[Place, ...]]:
     """The packets are shown as links below the text, so that it need not list them."""
-    places = finding.evidence[:MAX_EVIDENCE]
+    places = finding.evidence[:MAX_CITED]
     return replace(finding, text=_PACKETS.sub("", finding.text)) if places else finding, places
 
 

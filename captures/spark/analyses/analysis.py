@@ -138,9 +138,8 @@ class Section:
     """A section of the report, and a table on a terminal. Sections are shown in the order of ``position``.
 
     ``chart`` is drawn on the time axis that all sections share. ``hint`` explains the picture or table. Only rows that
-    are ``wanted`` are shown. The texts
-    ``without_rows`` and ``without_picture`` stand in place of what is missing; where there is neither row nor picture
-    nor such a text, the section is left out.
+    are ``wanted`` are shown. The texts ``without_rows`` and ``without_picture`` stand in place of what is missing;
+    where there is neither row nor picture nor such a text, the section is left out.
     """
 
     position: int

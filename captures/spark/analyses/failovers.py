@@ -73,7 +73,8 @@ TABLE = Table(
     ),
 )  # fmt: skip
 
-_KEY = ("from_leader", "begin", "until", "moved", "client_id", "client", "api")
+_OF_FAILOVER = ("from_leader", "begin", "until", "moved")
+_KEY = (*_OF_FAILOVER, "client_id", "client", "api")
 
 
 def run(of: Frames) -> DataFrame:
@@ -110,7 +111,7 @@ def run(of: Frames) -> DataFrame:
     return as_table(TABLE, joined).orderBy("begin", "is_replica", *worst_first, "client_id", "client", "api")
 
 
-#: tells failovers apart
+#: of a move: which failover it belongs to
 _OF_MOVE = ("from_leader", "is_planned", "number")
 
 
@@ -134,6 +135,7 @@ def _moves(of: Frames) -> DataFrame:
 
 
 def _failovers(moves: DataFrame) -> DataFrame:
+    """Each failover with the times between which it lasts; ``until`` is null if a partition got no leader."""
     return (
         moves.groupBy(*_OF_MOVE)
         .agg(
@@ -150,7 +152,7 @@ def _failovers(moves: DataFrame) -> DataFrame:
 def _next_leaders(moves: DataFrame) -> DataFrame:
     """When each topic of a failover had all its next leaders (``led``)."""
     by_topic = moves.groupBy(*_OF_MOVE, f.col("topic").alias("led_topic")).agg(f.max("moment").alias("led"))
-    return by_topic.join(_failovers(moves), list(_OF_MOVE)).select(*_KEY[:4], "led_topic", "led")
+    return by_topic.join(_failovers(moves), list(_OF_MOVE)).select(*_OF_FAILOVER, "led_topic", "led")
 
 
 def _calls(of: Frames, moves: DataFrame) -> DataFrame:
@@ -256,7 +258,7 @@ def _hits(calls: DataFrame, names: DataFrame, next_leaders: DataFrame) -> DataFr
         .join(names, f.col("topic") == f.col("topic_id"), "left")
         .withColumn("topic", f.coalesce("topic_name", "topic"))
     )
-    same = [hit[name].eqNullSafe(next_leaders[name]) for name in _KEY[:4]]
+    same = [hit[name].eqNullSafe(next_leaders[name]) for name in _OF_FAILOVER]
     by_topic = (
         hit.join(f.broadcast(next_leaders), [*same, f.col("topic") == f.col("led_topic")], "left")
         .select(*(hit[name] for name in hit.columns), "led")

@@ -168,7 +168,7 @@ def test_the_story_of_a_controller_that_was_cut_off_tells_that_it_was_fenced():
     )
     assert of_controllers.heading.startswith("Controller 2 takes over")
     assert of_controllers.text.endswith(
-        "Controller 3 (epoch 2) acted as a zombie: a control request of it refused by brokers 2 and 3."
+        "Controller 3 (epoch 2) acted as a zombie: 1 control request of it refused by brokers 2 and 3."
     )
     assert [step.name for step in of_controllers.steps] == ["old controller", "election", "zombie fenced"]
 

@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 
+from kce.captures.spark.findings import MAX_CITED
 from tests.captures.samples import CAPTURES, scenario, truth
 from tests.tools import require
 
@@ -231,7 +232,7 @@ class TestEverySample:
             p
             for f in found.findings()
             if f.analysis not in ("transport", "outages", "silences")
-            for p in f.evidence[:12]
+            for p in f.evidence[:MAX_CITED]
         }
         assert named <= shown
         assert all(e.bodies for e in found.exchanges if e.api in CONTROL)
