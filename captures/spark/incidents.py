@@ -98,7 +98,7 @@ def _steps(found: Results, leader: int | None, rows: list[Any]) -> tuple[list[St
                 "silence", (first.files[at], first.packets[at]),
             )
         )  # fmt: skip
-    steps += _news(found, [row for row in rows if row.leader_time is not None])
+    steps += _news(found, begin, [row for row in rows if row.leader_time is not None])
     announced = min(row.leader_time or row.leaderless_time for row in rows)
     steps += _clients_back(found, begin, announced, max(step.time for step in steps))
     back = [row for row in found.silences if row.broker_id == leader and row.begin == begin and row.end is not None]
@@ -130,8 +130,8 @@ def _fenced(found: Results, controller: Any) -> Iterator[Step]:
             yield Step("zombie fenced", row.first_time, text, "wait", evidence_of(row)[0])
 
 
-def _news(found: Results, rows: list[Any]) -> Iterator[Step]:
-    """First and last news of the new leaders."""
+def _news(found: Results, begin: datetime.datetime, rows: list[Any]) -> Iterator[Step]:
+    """First and last news of the new leaders. What brokers learn because they come back, maybe much later, is none."""
     if not rows:
         return
     first = min(rows, key=lambda row: row.leader_time)
@@ -142,12 +142,24 @@ def _news(found: Results, rows: list[Any]) -> Iterator[Step]:
     for name, api, look in (
         ("last LeaderAndIsr", "LeaderAndIsr", "change"), ("metadata spread", "UpdateMetadata", "spread"),
     ):  # fmt: skip
-        told = [n for n in found.news if n.api == api and n.broker_id != leader]  # which may come back much later
-        told = [n for n in told if (n.topic, n.topic_id, n.partition, n.leader, n.began) in wanted]
+        told = [
+            n for n in found.news
+            if n.api == api and n.broker_id != leader and not _is_by_return(found, begin, n)
+            and (n.topic, n.topic_id, n.partition, n.leader, n.began) in wanted
+        ]  # fmt: skip
         if told:
             last = max(told, key=lambda n: n.time)
             text = f"broker {last.broker_id} was the last other broker to be sent {api} of a new leader"
             yield Step(name, last.time, text, look, (last.file, last.packet))  # type: ignore[arg-type]
+
+
+def _is_by_return(found: Results, begin: datetime.datetime, news: Any) -> bool:
+    """Whether a broker was told because it came back after ``begin``, since it was last addressed before it went."""
+    return any(
+        row.broker_id == news.broker_id and row.back_time > begin and news.time > (row.last_time or begin)
+        and news.time > row.back_time - _NEAR  # where lists of brokers show that it was gone, these may come later
+        for row in found.bounces
+    )  # fmt: skip
 
 
 def _clients_back(

@@ -147,6 +147,23 @@ def test_a_controlled_shutdown_is_told_in_the_story_of_what_it_began():
         assert ("It was granted a controlled shutdown at 02:45:09.500." in told_of.text) == is_told
 
 
+def test_what_another_broker_learns_by_coming_back_is_no_news_of_the_incident():
+    """Broker 4 died, too, and is told of all leaders when it is back."""
+    back = [
+        row("bounces", broker_id=4, last_time=at(9), back_time=at(20)),
+        row("bounces", broker_id=3, last_time=at(5), back_time=at(7)),
+    ]  # fmt: skip
+    late = [told(4, "UpdateMetadata", 19.9, 95), told(4, "LeaderAndIsr", 20.5, 96), told(4, "UpdateMetadata", 21, 97)]
+    (told_of,) = incidents(found(outages=[outage(0)], news=[*NEWS, *late], bounces=back))
+    assert [step.place for step in told_of.steps[1:]] == [("x", 30), ("x", 32), ("x", 34)]
+    # one that died after it had been told was told
+    back[0] = row("bounces", broker_id=4, last_time=at(14), back_time=at(20))
+    (told_of,) = incidents(
+        found(outages=[outage(0)], news=[*NEWS, told(4, "UpdateMetadata", 14, 40), *late], bounces=back)
+    )
+    assert told_of.steps[-1].place == ("x", 40)
+
+
 def zombie(epoch, id, *packets, seconds=13.6):
     return row(
         "zombies", controller_id=id, controller_epoch=epoch, later_epoch=epoch + 1, requests=len(packets),
