@@ -55,7 +55,11 @@ def run(of: Frames) -> DataFrame:
 
 
 def _missing(of: Frames) -> DataFrame:
-    """(broker_id, gone, back): when one receiver was told that a broker is not alive, and that it is again."""
+    """(broker_id, gone, back): when one receiver was told that a broker is not alive, and when it was again.
+
+    It is back when any receiver is told so, for the one that was told that it is gone may be gone itself, or when it
+    is first addressed with a new broker epoch.
+    """
     key = ("server", "server_port", "broker_id")
     brokers = of.live_brokers.select(f.explode("brokers").alias("broker_id")).distinct()
     told = of.live_brokers.crossJoin(f.broadcast(brokers)).withColumn(
@@ -64,12 +68,19 @@ def _missing(of: Frames) -> DataFrame:
     changes = with_running(
         told, LAST, f.col("alive"), "was_alive", keys=key, order=("time", "packet"), before=True, is_long=of.is_long
     ).where("alive != was_alive")
-    following = Window.partitionBy(*key).orderBy("last_time")
+    lives = (
+        of.controls.where("broker_epoch >= 0 and broker_id is not null")
+        .groupBy("broker_id", "broker_epoch")
+        .agg(f.min("time").alias("last_time"))
+        .select("broker_id", "last_time", f.lit(True).alias("alive"))
+    )
+    later = Window.partitionBy("broker_id").orderBy("last_time").rowsBetween(1, Window.unboundedFollowing)
     return (
-        changes.withColumn("last_time", f.col("time"))
-        .withColumn("back", f.lead("time").over(following))
+        changes.select("broker_id", f.col("time").alias("last_time"), "alive")
+        .unionByName(lives)
+        .withColumn("back", f.min(f.when(f.col("alive"), f.col("last_time"))).over(later))
         .where("not alive")
-        .select("broker_id", f.col("time").alias("gone"), "back")
+        .select("broker_id", f.col("last_time").alias("gone"), "back")
     )
 
 

@@ -217,6 +217,24 @@ def test_what_a_broker_acknowledges_after_it_was_given_up_is_lost(spark):
     assert run("zombie_leaders", known(of(spark, given, live=live), broker_id=2)) == []
 
 
+@pytest.mark.parametrize("back", ["another", "itself"])
+def test_a_broker_is_not_given_up_any_more_though_who_was_told_so_has_died(spark, back):
+    """10.0.0.2 learns that 1 is gone, and is gone itself before 1 is back at 5."""
+    live = [("10.0.0.2", 1, [1, 2, 3]), ("10.0.0.3", 1, [1, 2, 3]), ("10.0.0.2", 1, [2, 3])]
+    if back == "another":
+        live += [("10.0.0.3", 1, [2, 3]), ("10.0.0.3", 1, [1, 3])]
+    asked = {"api": "Produce", "api_key": 0, "is_control": False, "client_id": "p", "client": "a"}
+    given = [
+        {**asked, "time": at, "packet": packet, **answer(at, 0.1, 9)} for packet, at in enumerate((2.5, 4.5, 5.5), 1)
+    ]
+    given.append({"time": 1, "broker_epoch": 7, "packet": 21})
+    if back == "itself":
+        given.append({"time": 5, "broker_epoch": 8, "packet": 22})
+    frames = known(of(spark, given, live=live))
+    frames = frames._replace(controls=frames.exchanges.where("is_control"))
+    assert columns(run("zombie_leaders", frames), "broker_id requests packets") == [(1, 1, [2])]
+
+
 def test_a_controlled_shutdown_is_told_of_a_broker_that_leaves_and_of_one_that_comes_back(spark):
     asked = {"api": "ControlledShutdown", "is_control": False, "server": "c", "error_code": 0}
     given = [
