@@ -194,11 +194,14 @@ def _calls(of: Frames, moves: DataFrame) -> DataFrame:
             "*",
             "exists(roles, role -> role.phase = 'during' and role.is_lost and role.is_own) as lost_with_own",
             "exists(roles, role -> role.phase = 'during' and not role.of.planned) as in_outage",
+            "exists(roles, role -> role.phase = 'during' and role.is_lost and role.is_own and not role.of.planned) as "
+            "lost_in_outage",
         )
         # outer: for any other explosion, Spark makes the array once more, to leave out rows where it is empty
         .withColumn("role", f.explode_outer("roles"))
         .where("role is not null")
         .where("not (lost_with_own and role.is_lost and not role.is_own) and (role.phase = 'during' or not in_outage)")
+        .where("not (lost_in_outage and role.is_lost and role.of.planned)")
         .select("*", "role.phase", "role.of.*")
     )  # fmt: skip
 
@@ -220,6 +223,9 @@ transform(
     )),
     role -> named_struct('of', role.of, 'is_own', role.is_own, 'is_lost', role.is_lost, 'phase', case
         when time > role.of.end + interval {_AROUND_S} seconds then null
+        -- it waited for something else long before the leaders moved
+        when role.of.planned and response_time >= role.of.begin
+            and unix_micros(role.of.begin) - unix_micros(time) > {THRESHOLDS.outage_ms} * 1000 then null
         when role.is_own and time > role.of.begin and (
             role.is_lost or errors is not null and (not role.of.planned or latency_ms >= {THRESHOLDS.outage_ms}
                 and time < role.of.end + interval {outages.TOGETHER // datetime.timedelta(seconds=1)} seconds)

@@ -127,3 +127,26 @@ def test_a_planned_move_that_cost_clients_a_second_is_told(spark):
         "Leaders moved from broker 1 at 02:45:22.900: Produce of p took up to 3.00 s (median 10 ms before), 1 failed, "
         "0 got no response; hit: t for 3.00 s (packet 3)."
     )
+
+
+def test_a_planned_move_is_not_to_blame_for_what_had_waited_long_before(spark):
+    """As for a follower that is gone but in sync still: the leader answers when it is back, moments after a move."""
+    given = [
+        {**LIFE, "time": 22.9, "sender_broker_id": 1}, answered(10, 13.5, server_port=2),
+        answered(22.5, 1, server_port=2), {**LIFE, "time": 60},
+    ]  # fmt: skip
+    (row,) = failovers(spark, given, states_of((1, 1), (23, 3)))
+    assert (row.during_requests, row.during_max_ms) == (1, 1000)
+
+
+def test_a_request_that_an_outage_lost_is_not_of_a_planned_move_of_that_broker(spark):
+    """One partition of broker 1 moves at 23, the broker is gone from 27 on."""
+    given = [
+        {**LIFE, "time": 27, "sender_broker_id": 1}, {**ASKED, "time": 22.5, "server_port": 1, "connection": "c"},
+        {**ASKED, "time": 26, "server_port": 1, "connection": "c"}, answered(24, 0.01, server_port=2),
+        {**LIFE, "time": 60},
+    ]  # fmt: skip
+    other = [{**state, "partition": 9} for state in states_of((1, 1), (30, -1), (31, 3))]
+    rows = failovers(spark, given, [*states_of((1, 1), (23, 3)), *other], [{"connection": "c", "last_time": 27}])
+    assert [(row.until - row.begin).total_seconds() > 1 for row in rows if row.unanswered] == [True]
+    assert [row.unanswered for row in rows if row.unanswered] == [2]
