@@ -22,10 +22,10 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 TABLE = Table(
     "propagation",
-    "How long a broker waited for UpdateMetadata of a new leader epoch, from the first request to any broker.",
+    "How long a broker waited for UpdateMetadata of a new leader, from the first request to any broker.",
     (
         BROKER_TEXT,
-        Column("states", pa.int64(), "leader epochs that it received"),
+        Column("states", pa.int64(), "new leaders that it was told of"),
         Column("p50_ms", pa.float64(), ""),
         Column("p99_ms", pa.float64(), ""),
         Column("max_ms", pa.float64(), ""),
@@ -40,15 +40,25 @@ _WORTH_MS = 1
 def run(of: Frames) -> DataFrame:
     key = (*PARTITION_KEY, "leader_epoch")
     first = Window.partitionBy(*key, "server", "server_port").orderBy("time", "packet")
+    earlier = Window.partitionBy(*PARTITION_KEY).orderBy("leader_epoch").rangeBetween(Window.unboundedPreceding, -1)
+    of_epoch = Window.partitionBy(*key)
     states = with_running(
         of.states.where(f.col("leader") != LEADER_DURING_DELETE), LOWEST, f.col("time"), "opened",
         keys=["server", "server_port", "connection"], order=["time", "packet"], is_long=of.is_long,
     )  # fmt: skip
     arrived = (
-        states.withColumn("began", f.min("time").over(Window.partitionBy(*key)))
+        states.withColumns(
+            {
+                "former": f.last("leader").over(earlier),
+                "began": f.min("time").over(of_epoch),
+                "version": f.min("partition_epoch").over(of_epoch),
+            }
+        )
         .where(f.col("api_key") == UPDATE_METADATA)
         .withColumn("rank", f.row_number().over(first))
         .where("rank = 1 and began >= opened")
+        # an epoch may have the leader of the one before, and the first one in the capture is new if the partition is
+        .where("former != leader or (former is null and coalesce(version, 0) = 0)")
         .withColumn("lag_ms", milliseconds("began", "time"))
     )
     slowest = f.min(f.struct((-f.col("lag_ms")).alias("less"), "time", "packet", "file"))

@@ -789,6 +789,24 @@ def test_propagation_counts_only_who_was_there(spark):
     ]
 
 
+def test_propagation_is_that_of_new_leaders(spark):
+    """Before Kafka 2.4 a reassignment raises the leader epoch alone, and tells of it later."""
+
+    def state(time, leader, epoch, version, **more):
+        return {"time": time, "leader": leader, "leader_epoch": epoch, "partition_epoch": version, "server": "a",
+                "connection": "a", **more}  # fmt: skip
+
+    known = {"topic": "known before"}
+    frames = of(spark, states=[
+        state(0, 1, 0, 0), state(1, 1, 1, 1, api_key=4), state(8, 1, 1, 1),
+        state(10, 2, 2, 2, api_key=4), state(10.5, 2, 2, 2),
+        state(0, 1, 3, 5, **known, server="b"), state(8, 1, 3, 5, **known),
+        state(10, 2, 4, 6, **known, server="b"), state(10.25, 2, 4, 6, **known),
+    ])  # fmt: skip
+    rows = run("propagation", frames)
+    assert columns(rows, "broker states max_ms packets") == [("a:9093", 3, 500.0, [5]), ("b:9093", 1, 0.0, [8])]
+
+
 def test_leader_and_isr_and_update_metadata_disagree(spark):
     frames = of(spark, states=[
         {"leader": 1, "leader_epoch": 3, "api_key": 4}, {"leader": 1, "leader_epoch": 3},
