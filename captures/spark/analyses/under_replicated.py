@@ -56,9 +56,11 @@ def findings(found: Results) -> Iterator[Finding]:
     names = [f"{row.topic}-{row.partition}" + " without a leader" * (row.leader == NO_LEADER) for row in rows]
     evidence = tuple(dict.fromkeys((row.file, row.packet) for row in rows))
     missing = sorted({broker for row in rows for broker in row.missing})
+    # before Kafka 2.7 leaders write to ZooKeeper who is in sync, and brokers are told seconds later
     text = (
-        f"At the end of the capture {count(len(rows), 'partition')} {'was' if len(rows) == 1 else 'were'} "
-        f"under-replicated ({some(names, MOST)}): replicas on {brokers(map(str, missing))} were not in sync"
+        f"By the last state that brokers were sent, {count(len(rows), 'partition')} "
+        f"{'was' if len(rows) == 1 else 'were'} under-replicated ({some(names, MOST)}): replicas on "
+        f"{brokers(map(str, missing))} were not in sync"
     )
     since = max(row.last_time for row in found.controllers) - CATCH_UP if found.controllers else None
     recovering = {row.broker_id for row in found.bounces if since is not None and row.back_time >= since}

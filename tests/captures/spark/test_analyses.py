@@ -662,8 +662,8 @@ def test_partitions_that_miss_replicas_at_the_end(spark):
     (finding,) = ANALYSES["under_replicated"].findings(found(under_replicated=told_rows("under_replicated", query)))
     assert (finding.severity, finding.text) == (
         "warning",
-        "At the end of the capture 2 partitions were under-replicated (orders-0, orders-3 without a leader): replicas "
-        "on brokers 1, 2 and 3 were not in sync.",
+        "By the last state that brokers were sent, 2 partitions were under-replicated (orders-0, orders-3 without a "
+        "leader): replicas on brokers 1, 2 and 3 were not in sync.",
     )
     assert finding.evidence == (("x", 2), ("x", 9))
 
