@@ -40,7 +40,12 @@ def run(of: Frames) -> DataFrame:
     known = with_epochs.select("broker_id").distinct()
     named = _named(of)
     by_name = _by_name(named, is_long=of.is_long).join(known, "broker_id", "left_anti")
-    found = _by_epoch(with_epochs).unionByName(by_name).unionByName(_down_at_first(named, of.states))
+    by_epoch = _by_epoch(with_epochs)
+    # what was addressed before it was down, as a zombie does with itself, comes back with another epoch
+    earlier = by_epoch.groupBy(f.col("broker_id").alias("id")).agg(f.min("last_time").alias("earlier"))
+    was_addressed = (f.col("broker_id") == f.col("id")) & (f.col("earlier") < f.col("back_time"))
+    down = _down_at_first(named, of.states).join(f.broadcast(earlier), was_addressed, "left_anti")
+    found = by_epoch.unionByName(by_name).unionByName(down)
     found = with_shutdowns(found, of.exchanges, since="last_time", until="back_time")
     return as_table(TABLE, found).orderBy("back_time", "broker_id")
 

@@ -725,6 +725,21 @@ def test_a_broker_that_was_down_when_the_capture_began_comes_back(spark):
     assert finding.text.startswith("Broker 3 came back once, at ")
 
 
+def test_a_broker_that_a_zombie_addressed_comes_back_once(spark):
+    """Broker 3 is a controller that was given up before the capture began, and told itself something at 1."""
+    given = [{"broker_epoch": 10, "time": 1}, {"broker_epoch": 40, "time": 2.1}]
+    states = [{"time": 0.5, "replicas": [3], "leader": 1, "leader_epoch": 1}]
+    live = [("10.0.0.1", 9093, [1]), ("10.0.0.1", 9093, [1, 3])]
+    frames = of(spark, states=states, live=live)
+    epochs = frame(spark, EXCHANGES, given, api_key=6, is_control=True, server="c", server_port=9093)
+    epochs = epochs.withColumn("broker_id", f.lit(3))
+    assert columns(run("bounces", frames._replace(controls=epochs)), "broker_id from_epoch to_epoch") == [(3, 10, 40)]
+    # it may be addressed a moment before others are told of it
+    early = epochs.withColumn("time", f.col("time") + f.expr("interval 900 milliseconds"))
+    rows = run("bounces", frames._replace(controls=early.where("broker_epoch = 10")))
+    assert columns(rows, "broker_id from_epoch to_epoch") == [(3, None, None)]
+
+
 def test_what_a_broker_still_leads_when_it_comes_back_is_told():
     """Partition 0 kept its leader; 1 was taken over, 2 had none for a while, 3 was never its own."""
 
