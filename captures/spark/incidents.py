@@ -207,7 +207,9 @@ def _incident(
             text += f" {_sentence(step)} at {clock(step.time)}."
         elif step.name == "zombie fenced":
             text += f" {_sentence(step)}."
-    what = "Partitions without a leader" if leader is None else f"Broker {leader} silent"
+    what = f"Broker {leader} silent"
+    if steps[0].name != "trigger":  # the capture began later
+        what = f"Partitions{'' if leader is None else f' of broker {leader}'} without a leader"
     return Incident(f"{what} from {clock(steps[0].time)}", text, tuple(steps))
 
 
