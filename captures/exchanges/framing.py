@@ -28,9 +28,9 @@ MAX_LOST_BYTES = 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
-Finder = Callable[[bytes, int, Collection[int], bool], tuple[Verdict, int]]
-"""(buffer, offset to begin at, offsets where packets begin, whether a gap follows) -> (YES, offset of a frame) or
-(MORE, offset to begin at next time)."""
+Finder = Callable[[bytes, int, Collection[int], int | None], tuple[Verdict, int]]
+"""(buffer, offset to begin at, offsets where packets begin, size of the gap that follows, 0 at the end of the stream,
+None if more may come) -> (YES, offset of a frame) or (MORE, offset to begin at next time)."""
 
 
 _Chunk = tuple[bytes, Place]
@@ -105,7 +105,7 @@ class Framer:
     def search(self) -> list[Frame]:
         """Search the kept bytes again, with new knowledge."""
         for index, (chunks, size) in enumerate(self._aside):
-            found, at = self._look(chunks, 0, final=True)
+            found, at = self._look(chunks, 0, gap=size)
             if found is None:
                 continue
             following = [*self._aside[index + 1 :], (self._chunks, 0)]
@@ -122,7 +122,7 @@ class Framer:
 
     def gap(self, size: int) -> list[Frame]:
         """``size`` bytes are missing here. Frames that end incomplete in it, and frames recognised before it."""
-        frames: list[Frame] = self._last_look()
+        frames: list[Frame] = self._last_look(size)
         if self._lost:
             if self._patient:
                 self._set_aside(size)
@@ -144,7 +144,7 @@ class Framer:
     def finish(self) -> list[Frame]:
         """The stream has ended: frames that can still be recognised."""
         frames = self.search() if self._aside else []
-        frames += self._last_look()
+        frames += self._last_look(0)
         self._drop(len(self._chunks))
         self.skipped += _bytes_of(self._aside)
         self._aside.clear()
@@ -152,10 +152,10 @@ class Framer:
         self._reset()
         return frames
 
-    def _last_look(self) -> list[Frame]:
-        """Search the kept bytes, behind which there is a gap."""
+    def _last_look(self, gap: int) -> list[Frame]:
+        """Search the kept bytes, behind which there is a gap of that size, or the end."""
         self._look_from = 0
-        return self._feed(self._found(final=True)) if self._chunks else []
+        return self._feed(self._found(gap)) if self._chunks else []
 
     def _set_aside(self, size: int) -> None:
         """Put the kept bytes aside; a gap of ``size`` bytes follows them."""
@@ -261,11 +261,11 @@ class Framer:
         self._lost = True
         self._look_from = 0
 
-    def _found(self, *, final: bool = False) -> list[_Chunk]:
+    def _found(self, gap: int | None = None) -> list[_Chunk]:
         """The kept bytes from where a frame begins; empty while none is recognised."""
         if not self._chunks:
             return []
-        found, at = self._look(self._chunks, self._look_from, final=final)
+        found, at = self._look(self._chunks, self._look_from, gap=gap)
         if found is None:
             self._look_from = at
             if not self._patient:
@@ -275,10 +275,10 @@ class Framer:
         self._find_again()
         return found
 
-    def _look(self, chunks: list[_Chunk], begin: int, *, final: bool) -> tuple[list[_Chunk] | None, int]:
+    def _look(self, chunks: list[_Chunk], begin: int, *, gap: int | None) -> tuple[list[_Chunk] | None, int]:
         """(``chunks`` from where a frame begins, its offset), or (None, offset to begin at next time)."""
         borders = _borders(chunks)
-        verdict, at = self._find(b"".join(data for data, _ in chunks), begin, frozenset(borders), final)
+        verdict, at = self._find(b"".join(data for data, _ in chunks), begin, frozenset(borders), gap)
         if verdict is not Verdict.YES:
             return None, at
         return [

@@ -312,16 +312,20 @@ class Conversation:
 
     # callbacks of the framers
 
-    def _find_request(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
-        verdict, at = find_request(buffer, begin, borders, self._last, final=final)
+    def _find_request(
+        self, buffer: bytes, begin: int, borders: Collection[int], gap: int | None
+    ) -> tuple[Verdict, int]:
+        verdict, at = find_request(buffer, begin, borders, self._last, gap=gap)
         while verdict is Verdict.YES and self._last is None and self._first_id is not None:
             start = request_start(buffer, at)
             if isinstance(start, Start) and start.correlation_id == self._first_id:
                 break
-            verdict, at = find_request(buffer, at + 1, borders, None, final=final)
+            verdict, at = find_request(buffer, at + 1, borders, None, gap=gap)
         return verdict, at
 
-    def _find_response(self, buffer: bytes, begin: int, borders: Collection[int], _final: bool) -> tuple[Verdict, int]:
+    def _find_response(
+        self, buffer: bytes, begin: int, borders: Collection[int], _gap: int | None
+    ) -> tuple[Verdict, int]:
         in_flight = [InFlight(request.correlation_id, request.api_key, request.version) for request in self._in_flight]
         return find_response(buffer, begin, borders, in_flight)
 

@@ -144,20 +144,21 @@ def other_protocol(client: bytes, server: bytes) -> str:
 
 
 def find_request(
-    buffer: bytes, begin: int, borders: Collection[int], last: Start | None, *, final: bool = False
+    buffer: bytes, begin: int, borders: Collection[int], last: Start | None, *, gap: int | None = None
 ) -> tuple[Verdict, int]:
     """The offset from ``begin`` on at which a request certainly starts: (YES, offset), else (MORE, where to go on).
 
     ``borders`` are the offsets in ``buffer`` at which packets begin. ``last`` is the connection's last request, if any:
-    the next one has its client id and a higher correlation id. ``final``: a gap follows the buffer.
+    the next one has its client id and a higher correlation id. ``gap``: so many bytes that are missing follow the
+    buffer, 0 at the end of the stream; None: more may come.
     """
     undecided: int | None = None
     for match in _COULD_START.finditer(buffer, begin):
         at = match.start()
-        verdict = _judge(buffer, at, borders, last, final=final)
+        verdict = _judge(buffer, at, borders, last, gap=gap)
         if verdict is Verdict.YES:
             return Verdict.YES, at
-        if verdict is Verdict.MORE and not final:
+        if verdict is Verdict.MORE and gap is None:
             undecided = at if undecided is None else undecided
             if at in borders:
                 break  # a long request begins more likely at the start of a packet
@@ -166,7 +167,7 @@ def find_request(
     return Verdict.MORE, max(begin, len(buffer) - 14)
 
 
-def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None, *, final: bool) -> Verdict:
+def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None, *, gap: int | None) -> Verdict:
     start = request_start(buffer, at, certain=False)
     if isinstance(start, Verdict):
         return start
@@ -178,9 +179,13 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
         if at in borders and start.client_id:
             return Verdict.YES
     end = at + 4 + start.length
-    if end > len(buffer):
-        return Verdict.MORE
     frame = buffer[at + 4 : end]
+    if end > len(buffer):
+        if at not in borders or end != len(buffer) + (gap or 0):
+            return Verdict.MORE
+        # the snap length cut the packet of this frame
+        is_request = start.client_id and (start.api.key != PRODUCE or produce_acks(frame) is not None)
+        return Verdict.YES if is_request else Verdict.NO
     if start.api.key == PRODUCE and produce_acks(frame) is None:
         return Verdict.NO
     borne_out = False
@@ -197,7 +202,7 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
             borne_out = last is not None
     if borne_out:
         return Verdict.YES
-    return _leads_to_a_border(buffer, start, end, borders, broken_off=final and at in borders)
+    return _leads_to_a_border(buffer, start, end, borders, broken_off=gap is not None and at in borders)
 
 
 def follows(last: Start, start: Start) -> bool:

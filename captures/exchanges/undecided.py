@@ -163,8 +163,8 @@ class Undecided:
         return False
 
 
-def _find_first(buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
-    return find_request(buffer, begin, borders, None, final=final)
+def _find_first(buffer: bytes, begin: int, borders: Collection[int], gap: int | None) -> tuple[Verdict, int]:
+    return find_request(buffer, begin, borders, None, gap=gap)
 
 
 def _searching() -> Framer:

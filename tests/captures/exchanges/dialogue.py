@@ -38,14 +38,14 @@ class Talk:
         frame = wire.encode_response(message, api_version=version, correlation_id=correlation_id)
         self.tap.sent("server", wire.frame(frame))
 
-    def decode(self, keep=lambda number: True):
-        """(messages, quality) of the packets that ``keep`` keeps."""
+    def decode(self, keep=lambda number: True, snap=None):
+        """(messages, quality) of the packets that ``keep`` keeps, the first ``snap`` bytes of each."""
         packets = list(CaptureFile(io.BytesIO(self.target.getvalue())))
         kept = io.BytesIO()
         writer = PcapngWriter(kept)
         for packet in packets:
             if keep(packet.number):
-                writer.packet(packet.time_ns, packet.link_type, packet.data, packet.wire_bytes)
+                writer.packet(packet.time_ns, packet.link_type, packet.data[:snap], packet.wire_bytes)
         decoder = Decoder(CaptureFile(io.BytesIO(kept.getvalue()), "x"))
         return list(decoder.messages()), decoder.quality
 

@@ -54,7 +54,7 @@ def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
 def test_what_was_passed_over_before_a_gap_is_recognised_when_its_requests_have_come(monkeypatch):
     known = []
 
-    def find(buffer, _begin, _borders, _final):
+    def find(buffer, _begin, _borders, _gap):
         at = [buffer.find(frame) for frame in known if frame in buffer]
         return (Verdict.YES, min(at)) if at else (Verdict.MORE, len(buffer))
 
@@ -83,7 +83,7 @@ def test_what_was_passed_over_before_a_gap_is_recognised_when_its_requests_have_
 
 
 def test_what_cannot_be_a_frame_does_not_swallow_what_follows():
-    def find(buffer, _begin, _borders, _final):
+    def find(buffer, _begin, _borders, _gap):
         at = buffer.find(b"good") - 4
         return (Verdict.YES, at) if at >= 0 else (Verdict.MORE, len(buffer))
 

@@ -129,6 +129,21 @@ def test_joining_in_the_middle_finds_the_rest():
         assert quality.undecodable == 0
 
 
+def test_joining_in_the_middle_finds_requests_that_the_snap_length_cut():
+    """Each is cut, so none of them can be decoded, but a cut frame ends where its packet does, and is answered."""
+    topics = tuple(wire.UpdateMetadataTopicState(topic_name=f"topic-{i}") for i in range(40))
+    update = wire.UpdateMetadataRequest(controller_id=1, controller_epoch=3, topic_states=topics)
+    talk = Talk()
+    for number in range(4):
+        talk.ask(update, 6, number, client_id="1")
+        talk.answer(wire.UpdateMetadataResponse(), 6, number)
+    messages, quality = talk.decode(lambda number: number > 5, snap=120)
+    pairs = [("UpdateMetadata", number) if asked else ("<-", number) for number in (1, 2, 3) for asked in (True, False)]
+    assert outline(messages) == pairs
+    assert [m.head[:2] for m in messages if isinstance(m, Request)] == [(1, 3)] * 3
+    assert (quality.other_connections, quality.skipped_bytes) == ({}, 0)
+
+
 def test_a_long_response_whose_request_comes_late():
     talk = Talk()
     talk.ask(UPDATE, 5, 1)
