@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from kce.captures.spark.analyses import zombies
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
 from kce.captures.spark.analyses.words import count, evidence_of, packets
@@ -52,7 +53,12 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
+    apart = {
+        tuple((each.controller_id, each.controller_epoch) for each in pair) for pair in zombies.in_succession(found)
+    }
     for row in found.overlaps:
+        if ((row.later_id, row.later_epoch), (row.controller_id, row.controller_epoch)) in apart:
+            continue  # of two clusters
         accepted = row.requests - row.refused
         if not accepted:
             continue  # a zombie, which has a finding of its own

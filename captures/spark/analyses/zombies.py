@@ -77,7 +77,26 @@ def _mixed(found: Results) -> list[str]:
     )
 
 
+def in_succession(found: Results) -> list[tuple[Any, Any]]:
+    """Controllers of one epoch, one after the other: in one cluster no epoch has two."""
+    return [
+        (one, other)
+        for one, other in combinations(found.controllers, 2)
+        if one.controller_epoch == other.controller_epoch and one.last_time < other.first_time
+    ]
+
+
 def findings(found: Results) -> Iterator[Finding]:
+    for one, other in in_succession(found)[:1]:
+        evidence = (evidence_of(one)[-1], evidence_of(other)[0])
+        yield Finding(
+            "alarm",
+            f"This is the traffic of more than one cluster, one after the other: controllers {one.controller_id} and "
+            f"{other.controller_id} both have epoch {one.controller_epoch} "
+            f"({packets([packet for _, packet in evidence])}). What follows mixes them up: analyse each by itself, "
+            "with --each or --since.",
+            evidence,
+        )
     if mixed := _mixed(found):
         yield Finding(
             "alarm",

@@ -279,3 +279,25 @@ def test_two_clusters_in_one_capture_are_told_first():
         "This is the traffic of more than one cluster: broker 1 was announced at several addresses at the same time. "
         "What follows mixes them up: analyse each by itself, with --ports."
     )
+
+
+def test_two_clusters_one_after_the_other_are_told_and_are_no_two_controllers_at_once():
+    def controller(id, first, last):
+        return row_of("controllers", controller_id=id, controller_epoch=1, first_time=START + datetime.timedelta(
+                      seconds=first), last_time=START + datetime.timedelta(seconds=last), packets=(first, last),
+                      files=("x", "x"))  # fmt: skip
+
+    def both(name, *controllers):
+        overlap = row_of("overlaps", controller_id=1, controller_epoch=1, later_id=2, later_epoch=1, requests=3,
+                         refused=0, packets=(12,), files=("x",))  # fmt: skip
+        return [each.text for each in ANALYSES[name].findings(found(controllers=controllers, overlaps=[overlap]))]
+
+    told, _ = both("zombies", controller(2, 0, 10), controller(1, 11, 20))
+    assert told == (
+        "This is the traffic of more than one cluster, one after the other: controllers 2 and 1 both have epoch 1 "
+        "(packets 10, 11). What follows mixes them up: analyse each by itself, with --each or --since."
+    )
+    assert both("overlaps", controller(2, 0, 10), controller(1, 11, 20)) == []
+    # in one cluster two controllers of one epoch are a fault of it
+    assert len(both("zombies", controller(2, 0, 15), controller(1, 11, 20))) == 1
+    assert len(both("overlaps", controller(2, 0, 15), controller(1, 11, 20))) == 1
