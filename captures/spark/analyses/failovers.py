@@ -194,14 +194,15 @@ def _calls(of: Frames, moves: DataFrame) -> DataFrame:
             "*",
             "exists(roles, role -> role.phase = 'during' and role.is_lost and role.is_own) as lost_with_own",
             "exists(roles, role -> role.phase = 'during' and not role.of.planned) as in_outage",
-            "exists(roles, role -> role.phase = 'during' and role.is_lost and role.is_own and not role.of.planned) as "
-            "lost_in_outage",
+            "array_max(transform(filter(roles, role -> role.phase = 'during' and role.is_lost and role.is_own), "
+            "role -> role.of.begin)) as lost_in",
         )
         # outer: for any other explosion, Spark makes the array once more, to leave out rows where it is empty
         .withColumn("role", f.explode_outer("roles"))
         .where("role is not null")
         .where("not (lost_with_own and role.is_lost and not role.is_own) and (role.phase = 'during' or not in_outage)")
-        .where("not (lost_in_outage and role.is_lost and role.of.planned)")
+        # lost once: in the last failover of its broker, until which its connection was open
+        .where("not coalesce(role.is_lost and role.is_own and role.of.begin < lost_in, false)")
         .select("*", "role.phase", "role.of.*")
     )  # fmt: skip
 
@@ -227,8 +228,10 @@ transform(
         when role.of.planned and response_time >= role.of.begin
             and unix_micros(role.of.begin) - unix_micros(time) > {THRESHOLDS.outage_ms} * 1000 then null
         when role.is_own and time > role.of.begin and (
-            role.is_lost or errors is not null and (not role.of.planned or latency_ms >= {THRESHOLDS.outage_ms}
-                and time < role.of.end + interval {outages.TOGETHER // datetime.timedelta(seconds=1)} seconds)
+            role.is_lost or errors is not null and (not role.of.planned or latency_ms >= {THRESHOLDS.outage_ms})
+        ) and (
+            not role.of.planned
+            or time < role.of.end + interval {outages.TOGETHER // datetime.timedelta(seconds=1)} seconds
         ) then 'during'
         when time > role.of.end then 'after'
         when role.is_lost then 'during'

@@ -150,3 +150,23 @@ def test_a_request_that_an_outage_lost_is_not_of_a_planned_move_of_that_broker(s
     rows = failovers(spark, given, [*states_of((1, 1), (23, 3)), *other], [{"connection": "c", "last_time": 27}])
     assert [(row.until - row.begin).total_seconds() > 1 for row in rows if row.unanswered] == [True]
     assert [row.unanswered for row in rows if row.unanswered] == [2]
+
+
+def test_a_lost_request_is_of_the_last_failover_of_its_broker_only(spark):
+    """Broker 1 leads again after the first; a request of another partition is lost when it is gone for good."""
+    given = [
+        {**LIFE, "time": 20, "sender_broker_id": 1}, {**ASKED, "time": 20.5, "server_port": 1, "connection": "old"},
+        {**LIFE, "time": 26, "sender_broker_id": 1}, {**ASKED, "time": 25.9, "server_port": 1, "connection": "new"},
+        {**LIFE, "time": 60},
+    ]  # fmt: skip
+    ends = [{"connection": name, "last_time": at} for name, at in (("old", 20.6), ("new", 26))]
+    other = [{**state, "partition": 9} for state in states_of((1, 1), (29, -1), (30, 3))]
+    rows = failovers(spark, given, [*states_of((1, 1), (22, -1), (23, 3)), *other], ends)
+    assert [(row.unanswered, row.packets) for row in rows] == [(1, (2,)), (1, (4,))]
+
+
+def test_what_is_lost_long_after_a_planned_move_is_none_of_its_doing(spark):
+    given = [{**LIFE, "time": 22.9, "sender_broker_id": 1}, {**ASKED, "time": 29, "server_port": 1},
+             {**ASKED, "time": 25, "server_port": 1}, {**LIFE, "time": 60}]  # fmt: skip
+    (row,) = failovers(spark, given, states_of((1, 1), (23, 3)))
+    assert (row.unanswered, row.packets) == (1, (3,))
