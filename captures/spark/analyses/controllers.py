@@ -105,7 +105,7 @@ def findings(found: Results) -> Iterator[Finding]:
         (only,) = found.controllers
         yield Finding(
             "note",
-            f"Controller {only.controller_id} (epoch {only.controller_epoch}) was the only one: "
+            f"Controller {only.controller_id} (epoch {only.controller_epoch}) was the only one seen: "
             f"{count(only.requests, 'control request')} to {brokers(only.brokers)}.",
             evidence_of(only),
         )
