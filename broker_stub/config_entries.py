@@ -11,7 +11,10 @@ from typing import Final, NamedTuple
 
 from kce.wire.configuration import (
     BROKER_CONFIGS,
+    ONLY_DYNAMIC,
     TOPIC_CONFIGS,
+    UNDEFINED,
+    UNTYPED,
     BrokerConfigDef,
     ConfigType,
     Dynamic,
@@ -75,7 +78,7 @@ class BrokerSettings:
             if name in values:
                 yield Synonym(name, values[name], source)
         known = BROKER_CONFIGS.get(name)
-        if known is not None and known.described and known.default is not None:
+        if known is not None and name not in UNDEFINED and known.default is not None:
             yield Synonym(name, known.default, ConfigSource.DEFAULT_CONFIG)
 
     @cached_property
@@ -143,13 +146,13 @@ def _broker_entry(name: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
         synonyms[0].value if synonyms else None,
         synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         UNKNOWN_TYPE if known is None else known.type,
-        read_only=known is None or known.dynamic is Dynamic.STATIC,
+        read_only=known is None or known.dynamic is Dynamic.STATIC or name in ONLY_DYNAMIC,
         is_sensitive=sensitive,
         synonyms=synonyms,
     )
 
 
 def broker_config_def(name: str) -> BrokerConfigDef | None:
-    """The definition of a setting that is described; None for any other."""
+    """The definition of a setting whose type Kafka knows; None for any other."""
     known = broker_config(name)
-    return known if known is not None and known.described else None
+    return None if known is None or known.name in UNTYPED or known.name.startswith("kce.") else known

@@ -11,6 +11,7 @@ from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest
 from kce.wire.configuration import (
     TLS_STORES,
     TOPIC_CONFIGS,
+    UNTYPED,
     ConfigDef,
     ConfigError,
     ConfigType,
@@ -88,9 +89,9 @@ def changed_broker_config(
 def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
     """Whether a setting may change while a broker runs (rule B7.29). Raises InvalidRequest."""
     known = broker_config(name)
-    if known is None:
+    if known is None or name in UNTYPED:
         return  # a plugin's setting
-    if not name.startswith(_OF_LISTENER) and (not known.described or known.dynamic is Dynamic.STATIC):
+    if not name.startswith(_OF_LISTENER) and known.dynamic is Dynamic.STATIC:
         raise InvalidRequest(f"Cannot update these configs dynamically: Set({name})")
     if name in TLS_STORES:
         raise InvalidRequest(

@@ -42,14 +42,28 @@ def test_topic_settings_have_precedence_over_broker_settings() -> None:  # rule 
 
 def test_all_described_and_configured_broker_settings_are_listed() -> None:  # rule B7.25
     given = BrokerSettings(
-        {"num.io.threads": "3", "my.plugin.key": "secret", "listener.name.data.sasl.jaas.config": "password"},
-        {"num.io.threads": "4"},
-    )
+        {
+            "num.io.threads": "3", "my.plugin.key": "secret", "listener.name.data.sasl.jaas.config": "password",
+            "super.users": "User:a", "group.initial.rebalance.delay.ms": "0", "log.initial.task.delay.ms": "5",
+        },
+        {"num.io.threads": "4", "leader.replication.throttled.rate": "7"},
+    )  # fmt: skip
     found = {entry.name: entry for entry in broker_entries(given)}
     assert (found["num.io.threads"].value, found["num.io.threads"].read_only) == ("4", False)
     assert found["broker.rack"].value is None
     assert found["broker.id"].read_only
-    for hidden in ("my.plugin.key", "listener.name.data.sasl.jaas.config"):
+    assert (found["group.max.size"].value, found["group.max.size"].source) == (str(2**31 - 1), 5)
+    for name, value, default in (
+        ("group.initial.rebalance.delay.ms", "0", "3000"),
+        ("log.initial.task.delay.ms", "5", "30000"),  # Kafka's own, listed because it is set
+    ):
+        assert found[name].value == value
+        assert found[name].synonyms == ((name, value, 4), (name, default, 5))
+    throttle = found["leader.replication.throttled.rate"]
+    assert (throttle.value, throttle.read_only, len(throttle.synonyms)) == ("7", True, 1)
+    not_set = {"follower.replication.throttled.rate", "producer.id.expiration.check.interval.ms", "kce.metrics.port"}
+    assert not not_set & found.keys()
+    for hidden in ("my.plugin.key", "listener.name.data.sasl.jaas.config", "super.users"):
         assert (found[hidden].is_sensitive, found[hidden].value) == (True, None)
         assert all(synonym.value is None for synonym in found[hidden].synonyms)
 

@@ -76,12 +76,16 @@ def test_invalid_broker_changes_are_refused() -> None:  # rules B7.27, B7.29
     )
     assert refusal("num.io.threads", "many").startswith("Invalid value many")
     assert refusal("num.io.threads", "0").startswith("Invalid value 0")
+    assert refusal("leader.replication.throttled.rate", "-1").endswith("Value must be at least 0")
     # what is not there afterwards is not looked at
     assert changed_broker_config({}, [Change("broker.id", OpType.DELETE, None)], for_all_brokers=False) == {}
 
 
 def test_what_may_change() -> None:  # rule B7.29
-    for_all = {"listener.name.data.max.connections": "1", "num.network.threads": "4", "my.plugin.key": "1"}
+    for_all = {
+        "listener.name.data.max.connections": "1", "num.network.threads": "4", "my.plugin.key": "1",
+        "super.users": "User:a", "leader.replication.throttled.rate": "0",
+    }  # fmt: skip
     own = {
         **for_all, "ssl.client.auth": "none", "listener.name.data.ssl.keystore.location": "/a",
         "listener.name.data.connections.max.reauth.ms": "1", "listener.name.a.ssl.principal.mapping.rules": "DEFAULT",

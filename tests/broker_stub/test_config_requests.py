@@ -94,6 +94,7 @@ async def test_alter_configs_replaces_all_settings(node: Node) -> None:  # rule 
         ("nothing.such", OpType.APPEND, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR),
         ("retention.ms", OpType.APPEND, ErrorCode.INVALID_CONFIG, ErrorCode.UNKNOWN_SERVER_ERROR),
         ("num.io.threads", OpType.SUBTRACT, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_CONFIG),
+        ("group.max.size", OpType.APPEND, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_CONFIG),
     ],
 )
 async def test_operations_come_before_the_existence_of_a_topic(

@@ -8,7 +8,15 @@ properties      typed reading of a file      document                       docs
 
 from __future__ import annotations
 
-from kce.wire.configuration.broker_configs import BROKER_CONFIGS, TLS_STORES, broker_config, nearest
+from kce.wire.configuration.broker_configs import (
+    BROKER_CONFIGS,
+    ONLY_DYNAMIC,
+    TLS_STORES,
+    UNDEFINED,
+    UNTYPED,
+    broker_config,
+    nearest,
+)
 from kce.wire.configuration.definitions import (
     BrokerConfigDef,
     ConfigDef,
@@ -24,8 +32,11 @@ from kce.wire.configuration.topic_configs import TOPIC_CONFIGS, check_topic_conf
 
 __all__ = [
     "BROKER_CONFIGS",
+    "ONLY_DYNAMIC",
     "TLS_STORES",
     "TOPIC_CONFIGS",
+    "UNDEFINED",
+    "UNTYPED",
     "BrokerConfigDef",
     "ConfigDef",
     "ConfigError",

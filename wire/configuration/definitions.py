@@ -157,7 +157,7 @@ class ConfigDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfigDef(ConfigDef):
-    """``described``: DescribeConfigs lists it and AlterConfigs knows it. ``readers`` parse it when a node starts."""
+    """``described``: DescribeConfigs lists it also where it is not set. ``readers`` parse it when a node starts."""
 
     dynamic: Dynamic
     described: bool

@@ -24,7 +24,7 @@ in memory.
 - Values: what a setting may be, or each element of a list. Empty: any value of its type.
 - Changes: where Kafka allows a change by AlterConfigs while a broker runs. *static*: nowhere; *broker*: for one broker;
   *cluster*: for one broker, and as a default for all.
-- Listed: whether DescribeConfigs lists the setting and AlterConfigs knows it.
+- Listed: whether DescribeConfigs lists the setting also where it is not set.
 """
 _SECTIONS: Final = {
     Support.LIVE: ("Live", "These take effect, also when they change while a broker runs."),

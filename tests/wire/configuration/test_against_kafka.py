@@ -20,8 +20,6 @@ UNDEFINED = {
     "allow.everyone.if.no.acl.found", "super.users", "follower.replication.throttled.rate",
     "leader.replication.throttled.rate", "replica.alter.log.dirs.io.max.bytes.per.second",
 }  # fmt: skip
-#: known difference: type and default
-DIFFERENT_TYPE = {"authorizer.class.name"}
 #: settings that Kafka checks elsewhere or not at all
 NARROWER = {
     "authorizer.class.name",
@@ -42,6 +40,7 @@ class Definition(NamedTuple):
     default: str | None
     allowed: str
     dynamic: str
+    is_internal: bool
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +52,10 @@ def kafka() -> dict[tuple[str, str], Definition]:
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = {}
     for line in ran.stdout.splitlines():
-        kind, name, type_, default, validator, dynamic = line.split("\t")
+        kind, name, type_, default, validator, dynamic, internal = line.split("\t")
         allowed = "" if validator == "null" or WIDER.fullmatch(validator) else validator
-        found[kind, name] = Definition(type_, None if default == "null" else default, allowed, dynamic)
+        default = None if default == "null" else default
+        found[kind, name] = Definition(type_, default, allowed, dynamic, internal == "true")
     return found
 
 
@@ -84,11 +84,16 @@ def test_the_names_are_kafkas(kafka: dict[tuple[str, str], Definition]) -> None:
 def test_types_defaults_and_changes_are_kafkas(kafka: dict[tuple[str, str], Definition]) -> None:
     for name, definition in BROKER_CONFIGS.items():
         theirs = kafka.get(("broker", name))
-        if theirs is not None and name not in DIFFERENT_TYPE:
+        if theirs is not None:
             assert (definition.type.name, definition.default) == theirs[:2], name
             assert definition.dynamic.value == theirs.dynamic, name
     for name, topic_definition in TOPIC_CONFIGS.items():
         assert (topic_definition.type.name, topic_definition.default) == kafka["topic", name][:2], name
+
+
+def test_what_is_listed_is_what_kafka_lists(kafka: dict[tuple[str, str], Definition]) -> None:  # rule B7.25
+    listed = {("broker", name) for name, definition in BROKER_CONFIGS.items() if definition.described}
+    assert listed == {key for key, theirs in kafka.items() if key[0] == "broker" and not theirs.is_internal}
 
 
 def test_allowed_values_are_kafkas(kafka: dict[tuple[str, str], Definition]) -> None:

@@ -12,7 +12,8 @@ import scala.collection.Set;
 
 /**
  * Kafka's definitions of its settings. A line each, columns separated by tabs: "broker" or "topic", name, type, default,
- * validator, and "broker", "cluster" or "static" for where a broker's setting may change at run time.
+ * validator, "broker", "cluster" or "static" for where a broker's setting may change at run time, and whether Kafka
+ * keeps it to itself.
  */
 public class Configs {
     public static void main(String[] arguments) throws Exception {
@@ -47,6 +48,6 @@ public class Configs {
     private static void print(String kind, ConfigDef.ConfigKey key, String dynamic) {
         String value = ConfigDef.convertToString(key.defaultValue, key.type);
         System.out.println(String.join("\t", kind, key.name, key.type.toString(), String.valueOf(value),
-            String.valueOf(key.validator), dynamic));
+            String.valueOf(key.validator), dynamic, String.valueOf(key.internalConfig)));
     }
 }
