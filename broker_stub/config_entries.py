@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -18,16 +18,18 @@ from kce.wire.configuration import (
     BrokerConfigDef,
     ConfigType,
     Dynamic,
+    TopicConfigDef,
     broker_config,
 )
 
 UNKNOWN_TYPE: Final = 0
 
-#: settings of a broker for the same in several units, the finest first
+#: settings of a broker for the same, the one that counts first
 _SYNONYMS: Final = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 )
 
 
@@ -93,10 +95,10 @@ def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator
         inherited = [(synonym, factor) for name, factor in known.synonyms for synonym in broker.synonyms(name)]
         synonyms = _listed([synonym for synonym, _ in inherited], known.synonyms[0][0] if known.synonyms else "")
         if known.name in config:
-            value: str | None = config[known.name]
+            value: str | None = known.written(config[known.name])
             synonyms.insert(0, Synonym(known.name, value, ConfigSource.TOPIC_CONFIG))
         else:
-            value = _scaled(*inherited[0]) if inherited else known.default
+            value = _scaled(known, *inherited[0]) if inherited else known.default
         yield ConfigEntry(
             known.name,
             value,
@@ -114,10 +116,12 @@ def _listed(synonyms: Iterable[Synonym], name: str) -> list[Synonym]:
     return list(itertools.dropwhile(lambda synonym: synonym.name != name, by_source))
 
 
-def _scaled(synonym: Synonym, factor: int) -> str | None:
+def _scaled(known: TopicConfigDef, synonym: Synonym, factor: int) -> str | None:
     """Convert to the topic's unit; any negative value means "no limit"."""
-    if factor == 1 or synonym.value is None:
-        return synonym.value
+    if synonym.value is None:
+        return None
+    if factor == 1:
+        return known.written(synonym.value)
     return str(max(-1, int(synonym.value) * factor))
 
 
@@ -125,9 +129,20 @@ def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
     """Every described setting, and everything else that is set (rule B7.25)."""
     known = (definition.name for definition in BROKER_CONFIGS.values() if definition.described)
     for name in dict.fromkeys([*known, *broker.static, *broker.dynamic, *broker.dynamic_default]):
-        group = next((group for group in _SYNONYMS if name in group), (name,))
-        synonyms = [synonym for each in group for synonym in broker.synonyms(each)]
-        yield _broker_entry(name, tuple(_listed(synonyms, name)))
+        synonyms = [synonym for each in _names(name) for synonym in broker.synonyms(each)]
+        definition = broker_config_def(name)
+        entry = _broker_entry(name, tuple(_listed(synonyms, name)))
+        if definition is not None and entry.value is not None:
+            entry = replace(entry, value=definition.written(entry.value))
+        yield entry
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """Of a broker's setting, and of those that apply where it has no value (rule B7.26)."""
+    known = broker_config(name)
+    if known is not None and known.name != name:  # that of a listener
+        return name, known.name
+    return next((group for group in _SYNONYMS if name in group), (name,))
 
 
 def dynamic_default_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:

@@ -68,6 +68,37 @@ def test_all_described_and_configured_broker_settings_are_listed() -> None:  # r
         assert all(synonym.value is None for synonym in found[hidden].synonyms)
 
 
+def test_values_are_written_as_kafka_writes_them() -> None:  # rule B7.25
+    broker = BrokerSettings(
+        {"broker.id": "1", "log.flush.scheduler.interval.ms": "9"},
+        {
+            "log.cleaner.min.cleanable.ratio": " 1 ", "log.roll.ms": "+5", "log.preallocate": "TRUE",
+            "log.flush.interval.ms": "7", "listener.name.data.max.connections": "08", "max.connections": "3",
+        },
+        {"log.cleaner.io.max.bytes.per.second": "1234567890"},
+    )  # fmt: skip
+    found = {entry.name: entry for entry in broker_entries(broker)}
+    assert {name: found[name].value for name in broker.dynamic} == {
+        "log.cleaner.min.cleanable.ratio": "1.0", "log.roll.ms": "5", "log.preallocate": "true",
+        "log.flush.interval.ms": "7", "listener.name.data.max.connections": "8", "max.connections": "3",
+    }  # fmt: skip
+    assert found["log.cleaner.io.max.bytes.per.second"].value == "1.23456789E9"
+    in_order = [synonym[:2] for synonym in found["log.roll.ms"].synonyms]
+    assert in_order == [("log.roll.ms", "+5"), ("log.roll.hours", "168")]
+    # those that count where it has no value, rule B7.26
+    assert [synonym[:2] for synonym in found["log.flush.interval.ms"].synonyms] == [
+        ("log.flush.interval.ms", "7"), ("log.flush.scheduler.interval.ms", "9"),
+        ("log.flush.scheduler.interval.ms", str(2**63 - 1)),
+    ]  # fmt: skip
+    assert [synonym[:2] for synonym in found["listener.name.data.max.connections"].synonyms] == [
+        ("listener.name.data.max.connections", "08"), ("max.connections", "3"), ("max.connections", str(2**31 - 1)),
+    ]  # fmt: skip
+    topic = entries({"cleanup.policy": " compact , delete", "index.interval.bytes": "05"}, broker)
+    assert topic["cleanup.policy"].value == topic["cleanup.policy"].synonyms[0].value == "compact,delete"
+    assert (topic["index.interval.bytes"].value, topic["segment.ms"].value) == ("5", "5")
+    assert topic["segment.ms"].synonyms[0].value == "+5"
+
+
 def test_sources_have_kafkas_numbers() -> None:  # rule B7.26
     assert [(source.name, source.value) for source in ConfigSource] == [
         ("TOPIC_CONFIG", 1), ("DYNAMIC_BROKER_CONFIG", 2), ("DYNAMIC_DEFAULT_BROKER_CONFIG", 3),

@@ -10,6 +10,7 @@ import enum
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, Protocol, TypeAlias
 
 #: a parsed value
@@ -142,6 +143,23 @@ class ConfigDef:
             f"Invalid value {text} for configuration {self.name}: {problem}",
         )
 
+    def written(self, text: str) -> str:
+        """As Kafka writes a value that it has read: 1000 for ` +1000 `. A text that is no value stays as it is."""
+        if text == self.default:
+            return text
+        try:
+            value = self.parse(text)
+        except ConfigError:
+            return text
+        match value:
+            case bool():
+                return str(value).lower()
+            case float():
+                return _double(value)
+            case tuple():
+                return ",".join(_elements(text.strip()))
+        return str(value)
+
     def _problem(self, value: object) -> str:
         """Why an element is not allowed, in Kafka's words."""
         if isinstance(self.allowed, OneOf):
@@ -203,6 +221,15 @@ def _parse(kind: ConfigType, text: str) -> Value:
             raise ValueError(text)
         return text.lower() == "true"
     return text
+
+
+def _double(value: float) -> str:
+    """As Java writes it."""
+    text = repr(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return text
+    digits, _, exponent = f"{Decimal(text).normalize():E}".partition("E")
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
 def _elements(text: str) -> tuple[str, ...]:

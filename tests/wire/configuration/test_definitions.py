@@ -42,6 +42,30 @@ def test_allowed_values_are_parsed(kind: ConfigType, allowed: str, text: str, va
 
 
 @pytest.mark.parametrize(
+    ("kind", "text", "written"),
+    [
+        (ConfigType.BOOLEAN, " TRUE ", "true"),
+        (ConfigType.LONG, " +05 ", "5"),
+        (ConfigType.LIST, " b , a,,c ", "b,a,,c"),
+        (ConfigType.LIST, " ", ""),
+        (ConfigType.STRING, " a b ", "a b"),
+        (ConfigType.INT, "x ", "x "),
+        # as Java's Double.toString
+        (ConfigType.DOUBLE, "1", "1.0"),
+        (ConfigType.DOUBLE, "0", "0.0"),
+        (ConfigType.DOUBLE, "0.001", "0.001"),
+        (ConfigType.DOUBLE, "0.00012", "1.2E-4"),
+        (ConfigType.DOUBLE, "9999999", "9999999.0"),
+        (ConfigType.DOUBLE, "10000000", "1.0E7"),
+        (ConfigType.DOUBLE, "9223372036854775807", "9.223372036854776E18"),
+        (ConfigType.DOUBLE, "-1e300", "-1.0E300"),
+    ],
+)
+def test_values_are_written_as_kafka_writes_them(kind: ConfigType, text: str, written: str) -> None:  # rule B7.25
+    assert definition(kind, "any").written(text) == written
+
+
+@pytest.mark.parametrize(
     ("kind", "allowed", "text", "message"),
     [
         (ConfigType.BOOLEAN, "any", "yes", "k=yes: must be true or false"),
