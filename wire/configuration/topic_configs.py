@@ -16,6 +16,7 @@ from kce.wire.configuration.definitions import (
     Support,
     TopicConfigDef,
 )
+from kce.wire.metadata_version import MetadataVersion
 
 _FACTORS: Final = {"minutes": 60_000, "hours": 3_600_000}
 
@@ -120,6 +121,17 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfigDef]] = {
     definition.name: definition for definition in sorted(_definitions(), key=lambda definition: definition.name)
 }
 
+_VERSION: Final = "message.format.version"
+_NOT_WITH_ZOOKEEPER: Final = (
+    "It is invalid to set `remote.log.delete.on.disable` or `remote.log.copy.disable` under Zookeeper's mode."
+)
+#: what Kafka says to true
+_NO_TIERED_STORAGE: Final = {
+    "remote.log.delete.on.disable": _NOT_WITH_ZOOKEEPER,
+    "remote.log.copy.disable": _NOT_WITH_ZOOKEEPER,
+    "remote.storage.enable": "Tiered Storage functionality is disabled in the broker. "
+    "Topic cannot be configured with remote log storage.",
+}
 _COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
@@ -130,9 +142,24 @@ def check_topic_config(config: Mapping[str, str]) -> None:
         if definition is None:
             raise ConfigError(f"topics have no setting {name}", f"Unknown topic config name: {name}")
         definition.parse(value)
+    if _VERSION in config:
+        _check_version(config[_VERSION].strip())
     least, most = (int(config.get(name, str(TOPIC_CONFIGS[name].default))) for name in _COMPACTION_LAGS)
     if least > most:
         raise ConfigError(
             f"{_COMPACTION_LAGS[0]}={least}: must be at most {_COMPACTION_LAGS[1]}, which is {most}",
             f"conflict topic config setting {_COMPACTION_LAGS[0]} ({least}) > {_COMPACTION_LAGS[1]} ({most})",
         )
+    for name, words in _NO_TIERED_STORAGE.items():
+        if TOPIC_CONFIGS[name].parse(config.get(name, "false")):
+            raise ConfigError(f"{name}={config[name]}: must be false, as there is no tiered storage", words)
+
+
+def _check_version(text: str) -> None:
+    try:
+        MetadataVersion.parse(text)
+    except ValueError as e:
+        raise ConfigError(
+            f"{_VERSION}={text}: {e}",
+            f"Invalid value {text} for configuration {_VERSION}: Version {text} is not a valid version",
+        ) from None

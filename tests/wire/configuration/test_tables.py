@@ -83,6 +83,11 @@ def test_a_misspelt_setting_has_a_nearest_one() -> None:
         ({"leader.replication.throttled.replicas": "0:1,2"}, "partition:broker"),
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "must be at most max.compaction.lag.ms"),
         ({"retention.days": "1"}, "no setting retention.days"),
+        ({"message.format.version": "2.9"}, "is not a version"),
+        ({"message.format.version": ""}, "is not a version"),
+        ({"remote.storage.enable": "TRUE"}, "no tiered storage"),
+        ({"remote.storage.enable": "false", "remote.log.copy.disable": "true"}, "no tiered storage"),
+        ({"remote.log.delete.on.disable": "true"}, "no tiered storage"),
     ],
 )
 def test_invalid_topic_configurations_are_refused(config: dict[str, str], why: str) -> None:  # rule 10.5
@@ -95,6 +100,7 @@ def test_valid_topic_configurations_are_accepted() -> None:
     good = {
         "cleanup.policy": "compact, delete", "leader.replication.throttled.replicas": "*", "retention.ms": "-1",
         "follower.replication.throttled.replicas": "0:1,1:2", "preallocate": "TRUE", "compression.type": "zstd",
+        "message.format.version": " 0.10.2 ", "remote.storage.enable": "false", "remote.log.copy.disable": "false",
     }  # fmt: skip
     check_topic_config(good)
 
