@@ -188,12 +188,18 @@ class BrokerConfig:
             authorizer=_authorizer(read, properties),
             tokens=TokenConfig.from_properties(read),
             password_encoder=PasswordEncoder.of(read),
-            originals=dict(properties),
+            originals=_with_both_ids(properties),
         )
 
 
+def _with_both_ids(properties: Mapping[str, str]) -> dict[str, str]:
+    """broker.id and node.id are each what the other is, if only one of them is set, as in Kafka."""
+    given = properties.get("broker.id", properties.get("node.id"))
+    return dict(properties) if given is None else {"broker.id": given, "node.id": given, **properties}
+
+
 def _broker_id(read: Properties) -> int:  # rule B11.7
-    broker_id = read.integer("broker.id")
+    broker_id = read.integer("broker.id" if read.given("broker.id") is not None else "node.id")
     if not read.boolean("broker.id.generation.enable"):
         if broker_id == NO_BROKER_ID:
             raise read.refusal("broker.id", "must be at least 0, because broker.id.generation.enable is false")

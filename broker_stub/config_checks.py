@@ -24,7 +24,7 @@ def check_combinations(read: Properties) -> None:
 
 def _check_node_id(read: Properties) -> None:
     node, broker = read.integer("node.id"), read.integer("broker.id")
-    if read.given("node.id") is not None and node != broker:
+    if None not in (read.given("node.id"), read.given("broker.id")) and node != broker:
         raise read.refusal("node.id", f"must be {broker}, which is broker.id")
 
 
