@@ -111,17 +111,26 @@ def encode_acls(acls: Iterable[AccessControlEntry]) -> bytes:
     return orjson.dumps({"version": 1, "acls": entries})
 
 
+def is_principal(text: str) -> bool:
+    """Whether Kafka can read it: `type:name`, each maybe empty."""
+    return ":" in text
+
+
 def decode_acls(path: str, data: bytes) -> frozenset[AccessControlEntry]:
     """Raises BadZNode."""
     try:
         obj = orjson.loads(data)
         if obj["version"] != 1:
             raise BadZNode(f"unknown version {obj['version']}")
-        return frozenset(
+        entries = frozenset(
             AccessControlEntry(a["principal"], a["host"], a["operation"], a["permissionType"]) for a in obj["acls"]
         )
+        wrong = [entry.principal for entry in entries if not is_principal(entry.principal)]
     except (ValueError, KeyError, TypeError) as e:
         raise BadZNode(f"{path}: malformed ACLs: {e!r} in {data[:200]!r}") from None
+    if wrong:
+        raise BadZNode(f"{path}: malformed ACLs: {wrong[0]!r} is no principal")
+    return entries
 
 
 def encode_acl_change(resource: ResourcePattern) -> bytes:

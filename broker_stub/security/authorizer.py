@@ -16,7 +16,13 @@ from kce.broker_stub.security.filters import AclBinding, AclBindingFilter
 from kce.broker_stub.security.operations import Operation, PermissionType, ResourceType
 from kce.broker_stub.security.principal import KafkaPrincipal
 from kce.wire.configuration import ConfigError, Properties
-from kce.zookeeper.security_nodes import AccessControlEntry, PatternType, ResourcePattern, VersionedAcls
+from kce.zookeeper.security_nodes import (
+    AccessControlEntry,
+    PatternType,
+    ResourcePattern,
+    VersionedAcls,
+    is_principal,
+)
 
 log = logging.getLogger(__name__)
 #: rule B9.36: denied at INFO, allowed at DEBUG, and at TRACE what only filters
@@ -170,7 +176,7 @@ class AclAuthorizer:
         async with self._writing:
             for resource, indexes in of_resource.items():
                 added = frozenset(bindings[i].entry for i in indexes)
-                error = await self._try_update(resource, added.union)
+                error = _malformed(added) or await self._try_update(resource, added.union)
                 for i in indexes:
                     results[i] = error
         return results
@@ -256,6 +262,12 @@ class AclAuthorizer:
             await trio.sleep(_BACKOFF_SECONDS + _JITTER_SECONDS * self._jitter())
             current = await self._store.read(resource)
         raise ApiException(f"the ACLs of {resource.path} could not be changed in {ATTEMPTS} attempts")
+
+
+def _malformed(entries: Iterable[AccessControlEntry]) -> ApiException | None:
+    """Why none of them can be stored: a Kafka broker that reads such a principal does not start (rule B9.28)."""
+    wrong = next((entry.principal for entry in entries if not is_principal(entry.principal)), None)
+    return None if wrong is None else ApiException(f"{wrong!r} is no principal, which is type:name")
 
 
 def _audit(level: int, requester: Requester, operation: Operation, resource: str, count: int, *, allowed: bool) -> None:

@@ -13,6 +13,7 @@ from kce.broker_stub.security.acl_cache import AclCache
 from kce.broker_stub.security.authorizer import AclAuthorizer
 from kce.broker_stub.security.filters import AclBinding, AclBindingFilter
 from kce.broker_stub.security.operations import Operation, PatternTypeFilter, ResourceType
+from kce.wire import ErrorCode
 from kce.zookeeper.security_nodes import ResourcePattern, VersionedAcls
 from tests.broker_stub.security.authorizers import add, authorizer_config, authorizers, entry, literal, prefixed
 
@@ -78,6 +79,22 @@ async def test_what_is_no_acl() -> None:  # rule B9.28
         (error,) = await made.create_acls([AclBinding(prefixed("t"), of_topic)])
         assert "2.0-IV1" in str(error)
         assert made.cache.resources() == [prefixed("t")]
+
+
+@pytest.mark.parametrize("principal", ["alice", "", "*"])
+async def test_what_is_no_principal_fails_all_of_its_resource(principal: str) -> None:  # rule B9.28
+    """A Kafka broker would not start with it in ZooKeeper."""
+    async with authorizers() as world:
+        made = await world.start()
+        good, bad = entry(Operation.READ), entry(Operation.READ, principal=principal)
+        wanted = [AclBinding(literal("t"), good), AclBinding(literal("t"), bad), AclBinding(literal("u"), good)]
+        first, second, third = await made.create_acls(wanted)
+        assert [str(first), str(second)] == [f"{principal!r} is no principal, which is type:name"] * 2
+        assert isinstance(first, ApiException)
+        assert first.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert third is None
+        assert made.cache.resources() == [literal("u")]
+        assert await made.create_acls([AclBinding(literal("t"), entry(Operation.READ, principal=":"))]) == [None]
 
 
 async def test_others_work_while_many_resources_are_looked_at() -> None:
