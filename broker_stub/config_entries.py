@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -21,6 +21,7 @@ from kce.wire.configuration import (
     TopicConfigDef,
     broker_config,
 )
+from kce.wire.metadata_version import MetadataVersion
 
 UNKNOWN_TYPE: Final = 0
 
@@ -31,6 +32,12 @@ _SYNONYMS: Final = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 )
+
+
+_TIMESTAMP_LIMITS: Final = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
+#: the limit for both of them, if they have none
+_TIMESTAMP_DIFFERENCE: Final = "log.message.timestamp.difference.max.ms"
+_FORMAT: Final = "message.format.version"
 
 
 class ConfigSource(enum.IntEnum):
@@ -98,7 +105,7 @@ def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator
             value: str | None = known.written(config[known.name])
             synonyms.insert(0, Synonym(known.name, value, ConfigSource.TOPIC_CONFIG))
         else:
-            value = _scaled(known, *inherited[0]) if inherited else known.default
+            value = _inherited(known, inherited, broker)
         yield ConfigEntry(
             known.name,
             value,
@@ -114,6 +121,23 @@ def _listed(synonyms: Iterable[Synonym], name: str) -> list[Synonym]:
     """By source; those of coarser units before the first of ``name`` itself are not listed (rule B7.26)."""
     by_source = sorted(synonyms, key=lambda synonym: synonym.source)
     return list(itertools.dropwhile(lambda synonym: synonym.name != name, by_source))
+
+
+def _inherited(known: TopicConfigDef, synonyms: Sequence[tuple[Synonym, int]], broker: BrokerSettings) -> str | None:
+    """What the broker's settings make of a setting that the topic has not."""
+    value = _scaled(known, *synonyms[0]) if synonyms else known.default
+    if known.name in _TIMESTAMP_LIMITS and value == known.default:  # rule B3.28
+        return known.written(_value(broker, _TIMESTAMP_DIFFERENCE))
+    if known.name == _FORMAT and value is not None:  # rule B3.23
+        protocol = MetadataVersion.parse(_value(broker, "inter.broker.protocol.version"))
+        only = MetadataVersion.parse(known.default or "")
+        return str(only if protocol >= only else MetadataVersion.parse(value))
+    return value
+
+
+def _value(broker: BrokerSettings, name: str) -> str:
+    """Of a setting that has a default."""
+    return next(broker.synonyms(name)).value or ""
 
 
 def _scaled(known: TopicConfigDef, synonym: Synonym, factor: int) -> str | None:
@@ -161,7 +185,8 @@ def _broker_entry(name: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
         synonyms[0].value if synonyms else None,
         synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         UNKNOWN_TYPE if known is None else known.type,
-        read_only=known is None or known.dynamic is Dynamic.STATIC or name in ONLY_DYNAMIC,
+        # Kafka looks for the whole name among those that may change: one of a listener is not there
+        read_only=known is None or known.dynamic is Dynamic.STATIC or name in ONLY_DYNAMIC or name != known.name,
         is_sensitive=sensitive,
         synonyms=synonyms,
     )

@@ -99,6 +99,31 @@ def test_values_are_written_as_kafka_writes_them() -> None:  # rule B7.25
     assert topic["segment.ms"].synonyms[0].value == "+5"
 
 
+def test_what_the_broker_makes_of_limits_of_timestamps() -> None:  # rule B3.28
+    names = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+    broker = BrokerSettings({"log.message.timestamp.difference.max.ms": "5", "log.message.timestamp.after.max.ms": "7"})
+    found = entries({"message.timestamp.difference.max.ms": "3"}, broker)
+    assert [found[name].value for name in names] == ["5", "7"]  # the topic's difference does not count any more
+    assert [synonym.name for synonym in found[names[0]].synonyms] == ["log.message.timestamp.before.max.ms"]
+    found = entries({names[0]: "1"}, broker)
+    assert [found[name].value for name in names] == ["1", "7"]
+    assert entries({}, NO_BROKER_SETTINGS)[names[0]].value == str(2**63 - 1)
+
+
+def test_a_format_that_does_not_count_is_not_described() -> None:  # rule B3.23
+    given = {"log.message.format.version": "2.8"}
+    name = "message.format.version"
+    assert entries({}, BrokerSettings(given))[name].value == "3.0-IV1"
+    assert entries({}, BrokerSettings(given | {"inter.broker.protocol.version": "2.8"}))[name].value == "2.8-IV1"
+    assert entries({name: "2.7"}, BrokerSettings(given))[name].value == "2.7"
+
+
+def test_settings_of_listeners_are_read_only() -> None:  # rule B7.25
+    found = {e.name: e for e in broker_entries(BrokerSettings({"listener.name.data.max.connections": "7"}))}
+    read_only = {name: found[name].read_only for name in ("listener.name.data.max.connections", "max.connections")}
+    assert read_only == {"listener.name.data.max.connections": True, "max.connections": False}
+
+
 def test_sources_have_kafkas_numbers() -> None:  # rule B7.26
     assert [(source.name, source.value) for source in ConfigSource] == [
         ("TOPIC_CONFIG", 1), ("DYNAMIC_BROKER_CONFIG", 2), ("DYNAMIC_DEFAULT_BROKER_CONFIG", 3),
