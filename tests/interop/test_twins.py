@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kce import wire
 from tests.interop.random_requests import CLIENTS, CONTROLLERS, RESTRICTED
-from tests.interop.twins import differences, run
+from tests.interop.twins import SETTINGS, differences, run, twins
 
 STEPS = 500
+TOPIC, BROKER = 2, 4
+#: the source of what is in server.properties
+STATIC = 4
 
 
 @pytest.mark.slow
@@ -21,6 +26,33 @@ STEPS = 500
 async def test_random_requests_are_answered_alike(tmp_path: Path, weights: Mapping[str, int]) -> None:
     reports = await run(tmp_path, seed=1, steps=STEPS, weights=weights, restricted=weights is RESTRICTED)
     assert not reports, "\n".join(reports)
+
+
+@pytest.mark.slow
+async def test_whole_configurations_are_described_alike(tmp_path: Path) -> None:  # rules B7.25, B7.26
+    """All settings of a topic and of a broker with their synonyms, but for what differs in the files of both."""
+    resources = tuple(
+        wire.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for kind, name in ((TOPIC, "t1"), (BROKER, "1"))
+    )
+    request = wire.DescribeConfigsRequest(resources=resources, include_synonyms=True)
+    found: list[dict[tuple[int, str], Any]] = []
+    async with twins(tmp_path) as both:
+        for twin in both:
+            answer = await twin.ask(request, 4)
+            assert isinstance(answer, wire.DescribeConfigsResponse)
+            found.append(
+                {
+                    (result.resource_type, entry.name): twin.comparable(entry)
+                    for result in answer.results
+                    for entry in result.configs
+                }
+            )
+    kafkas, ours = found
+    assert kafkas.keys() == ours.keys()
+    in_files = {key for entries in found for key, entry in entries.items() if entry["config_source"] == STATIC}
+    own = {key for key in in_files if key[1] not in SETTINGS}
+    assert {key: kafkas[key] for key in kafkas.keys() - own} == {key: ours[key] for key in ours.keys() - own}
 
 
 def test_differences_are_found() -> None:
