@@ -95,6 +95,10 @@ class BrokerSettings:
         """The settings of a topic that has none of its own."""
         return tuple(topic_entries({}, self))
 
+    @cached_property
+    def inherited_values(self) -> Mapping[str, str]:
+        return {entry.name: entry.value for entry in self.inherited if entry.value is not None}
+
 
 def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:
     """Every setting of a topic: its own value, else the broker's, else Kafka's default."""

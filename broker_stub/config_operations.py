@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kce.broker_stub.config_entries import broker_config_def
+from kce.broker_stub.config_entries import BrokerSettings, broker_config_def
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest
 from kce.wire.configuration import (
     TLS_STORES,
@@ -54,10 +54,10 @@ def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -
     return _changed(config, changes, TOPIC_CONFIGS.get)
 
 
-def check_topic_values(changed: Mapping[str, str]) -> None:
+def check_topic_values(changed: Mapping[str, str], broker: BrokerSettings) -> None:
     """Raises InvalidConfig."""
     try:
-        check_topic_config(changed)
+        check_topic_config(changed, broker.inherited_values)
     except ConfigError as e:
         raise InvalidConfig(e.words) from None
 

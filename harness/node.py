@@ -236,7 +236,11 @@ class Node:
                 cluster_id=cluster_id,
                 controller=self.controller,
                 admin=ZkAdminManager(
-                    zk, self.config.inter_broker_protocol_version, self.world.random("placement"), self._controllers
+                    zk,
+                    self.config.inter_broker_protocol_version,
+                    self.world.random("placement"),
+                    self._controllers,
+                    lambda: self.broker.dynamic_config.by_source.inherited_values,
                 ),
                 isr_store=ZkIsrStore(zk),
                 allocate_producer_ids=ZkProducerIds(zk, self.id).allocate,

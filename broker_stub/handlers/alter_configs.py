@@ -116,7 +116,7 @@ async def _alter(
         changed = changed_topic_config(now, changes)
         if is_unknown:
             raise UnknownTopicOrPartition(f"The topic '{entity}' does not exist.")
-        check_topic_values(changed)
+        check_topic_values(changed, services.dynamic_config.by_source)
     else:
         plain = services.dynamic_config.decoded(now)
         changed = changed_broker_config(plain, changes, for_all_brokers=entity == DEFAULT_ENTITY)

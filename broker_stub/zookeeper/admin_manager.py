@@ -45,8 +45,11 @@ class ZkAdminManager:
         ibp: MetadataVersion,
         random: Random,
         controllers: Callable[[], Collection[int]] = frozenset,
+        inherited: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """``inherited``: what topics without settings of their own have from the broker."""
         self._controllers = controllers
+        self._inherited = inherited
         self._zk = zk
         self._ibp = ibp
         self._random = random
@@ -104,7 +107,7 @@ class ZkAdminManager:
         try:
             config, assignment = self._plan(topic, brokers)
             taken.check(topic.name, assignment)
-            _check_config(topic.name, config)
+            _check_config(topic.name, config, self._inherited())
             result = CreatableTopicResult(
                 name=topic.name, num_partitions=len(assignment), replication_factor=len(assignment[0])
             )
@@ -240,10 +243,10 @@ def _not_added(topic: str, error: AdminError) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name=topic, error_code=error.code, error_message=_message(error))
 
 
-def _check_config(topic: str, config: Mapping[str, str]) -> None:
+def _check_config(topic: str, config: Mapping[str, str], inherited: Mapping[str, str]) -> None:
     """Raises AdminError."""
     try:
-        check_topic_config(config)
+        check_topic_config(config, inherited)
     except ConfigError as e:
         raise AdminError(f"topic {topic}: {e}", ErrorCode.INVALID_CONFIG) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kce.broker_stub.config_entries import BrokerSettings
 from kce.broker_stub.config_operations import (
     Change,
     OpType,
@@ -39,7 +40,7 @@ def test_append_and_subtract_start_from_the_default() -> None:  # rule B7.28
 )
 def test_invalid_topic_changes_are_refused(changes, code) -> None:  # rules B7.27, B7.28
     with pytest.raises(ApiException) as refused:
-        check_topic_values(changed_topic_config({}, changes))
+        check_topic_values(changed_topic_config({}, changes), BrokerSettings({}))
     assert refused.value.code is code
 
 
@@ -117,5 +118,14 @@ def test_what_may_change() -> None:  # rule B7.29
 )  # fmt: skip
 def test_what_is_refused_is_told_in_kafkas_words(name: str, value: str, text: str) -> None:
     with pytest.raises(ApiException) as refused:
-        check_topic_values(changed_topic_config({}, [Change(name, OpType.SET, value)]))
+        check_topic_values(changed_topic_config({}, [Change(name, OpType.SET, value)]), BrokerSettings({}))
     assert str(refused.value) == text
+
+
+def test_a_topics_lags_go_with_those_of_the_broker() -> None:  # rule B7.27
+    broker = BrokerSettings({}, {"log.cleaner.max.compaction.lag.ms": "1000"})
+    with pytest.raises(ApiException) as refused:
+        check_topic_values({"min.compaction.lag.ms": "2000"}, broker)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert str(refused.value).endswith("min.compaction.lag.ms (2000) > max.compaction.lag.ms (1000)")
+    check_topic_values({"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "3000"}, broker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kce.wire.configuration.broker_configs import BROKER_CONFIGS
@@ -135,8 +136,11 @@ _NO_TIERED_STORAGE: Final = {
 _COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
-def check_topic_config(config: Mapping[str, str]) -> None:
-    """Raises ConfigError for a configuration that a topic cannot have (rule 10.5)."""
+def check_topic_config(config: Mapping[str, str], inherited: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Raises ConfigError for a configuration that a topic cannot have (rule 10.5).
+
+    ``inherited``: what the broker gives to settings that the topic has not; else they have their defaults.
+    """
     for name, value in config.items():
         definition = TOPIC_CONFIGS.get(name)
         if definition is None:
@@ -144,7 +148,8 @@ def check_topic_config(config: Mapping[str, str]) -> None:
         definition.parse(value)
     if _VERSION in config:
         _check_version(config[_VERSION].strip())
-    least, most = (int(config.get(name, str(TOPIC_CONFIGS[name].default))) for name in _COMPACTION_LAGS)
+    all_lags = {name: str(TOPIC_CONFIGS[name].default) for name in _COMPACTION_LAGS} | {**inherited, **config}
+    least, most = (int(all_lags[name]) for name in _COMPACTION_LAGS)
     if least > most:
         raise ConfigError(
             f"{_COMPACTION_LAGS[0]}={least}: must be at most {_COMPACTION_LAGS[1]}, which is {most}",

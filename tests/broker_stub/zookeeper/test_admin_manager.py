@@ -344,6 +344,15 @@ async def test_a_controller_that_moves_during_a_change(
     assert await w.admin.config("topics", "t") == {"a": "1"}
 
 
+async def test_a_new_topics_lags_go_with_those_of_the_broker() -> None:  # rule 10.5
+    w = await World().start()
+    admin = ZkAdminManager(w.zk, LATEST, Random(1), inherited=lambda: {"max.compaction.lag.ms": "1000"})
+    configs = (CreatableTopicConfig(name="min.compaction.lag.ms", value="2000"),)
+    wanted = [topic("a", 1, 1, configs=configs), topic("b", 1, 1)]
+    results = await admin.create_topics(wanted, BROKERS, validate_only=False)
+    assert [result.error_code for result in results] == [ErrorCode.INVALID_CONFIG, ErrorCode.NONE]
+
+
 async def test_nodes_that_are_only_controllers_take_no_replicas() -> None:
     w = await World().start()
     admin = ZkAdminManager(w.zk, LATEST, Random(1), lambda: {3})
