@@ -154,9 +154,10 @@ def test_minus_one_disables_the_idle_timeout() -> None:
 
 
 @pytest.mark.parametrize("given", [{"broker.id": "5"}, {"node.id": "5"}, {"broker.id": "5", "node.id": "5"}])
-def test_either_name_of_the_id_will_do(given: dict[str, str]) -> None:  # rule B11.7
+def test_either_name_of_the_id_will_do(given: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:  # rule B11.7
     c = BrokerConfig.from_properties(given)
     assert (c.broker_id, c.originals["broker.id"], c.originals["node.id"]) == (5, "5", "5")
+    assert not caplog.messages
 
 
 def test_ids_above_the_reserved_ones_are_allowed_without_id_generation() -> None:  # rule B11.7

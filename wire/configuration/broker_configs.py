@@ -151,6 +151,7 @@ log.retention.hours int 168 any static described broker,topics
 log.retention.minutes int - any static described broker,topics
 log.roll.hours int 168 1.. static described topics
 log.roll.jitter.hours int 0 0.. static described topics
+node.id int -1 -1.. static described broker
 num.partitions int 1 1.. static described broker
 offset.metadata.max.bytes int 4096 any static described broker
 offsets.commit.required.acks short -1 any static described broker
@@ -321,7 +322,6 @@ metric.reporters list empty any cluster described
 metrics.num.samples int 2 1.. static described
 metrics.recording.level string INFO any static described
 metrics.sample.window.ms long 30000 1.. static described
-node.id int -1 any static described broker
 num.recovery.threads.per.data.dir int 1 1.. cluster described
 num.replica.alter.log.dirs.threads int - any static described
 password.encoder.old.secret password - any static described
