@@ -238,9 +238,9 @@ class FetchContext:
                 continue
             if cached.answered(read) or self.is_full:
                 told.append((requested, read))
-            if read.records:  # rule B4.30
+            if read.records or self.is_full:  # rules B4.26, B4.30
                 session.read_last(cached)
-            elif read.is_idle(requested.fetch.offset):
+            if read.is_idle(requested.fetch.offset):
                 self._sessions.rests(session, key, requested.fetch.partition)
         return told
 

@@ -152,6 +152,20 @@ def test_only_partitions_with_records_go_to_the_end() -> None:
     assert [one.partition for one in context.wanted()] == [1, 3, 2]
 
 
+def test_a_new_session_has_the_order_of_its_first_response() -> None:
+    """Rules B4.26, B4.30: what was refused comes last there, and records send no partition to the end yet."""
+    sessions = Sessions()
+    context = sessions.full([wanted(i) for i in (1, 2, 3)])
+    assert answers(context, p2=Read(records=b"r"), p3=Read(records=b"r"), p1=Read(ErrorCode.UNKNOWN_TOPIC_ID)) == [
+        2,
+        3,
+        1,
+    ]
+    assert context.session is not None
+    context = sessions.incremental(context.session.id, 1)
+    assert [one.partition for one in context.wanted()] == [2, 3, 1]
+
+
 def test_a_partition_that_was_idle_is_read_in_its_turn() -> None:
     """Rule B4.30: only records send a partition to the end."""
     sessions = Sessions()
