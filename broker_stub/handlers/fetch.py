@@ -57,6 +57,7 @@ def handle(request: Request, message: FetchRequest | single_fetch.SingleFetch, s
             _wanted(message, version),
             _forgotten(message, version),
             uses_topic_ids=version >= _IDS_SINCE,
+            isolation_level=message.isolation_level,
         )
     except Refused as e:
         request.respond(FetchResponse(error_code=e.code))

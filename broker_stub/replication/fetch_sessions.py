@@ -103,8 +103,8 @@ class FetchSession:
     """``replica_id``: of a follower, or -1."""
 
     __slots__ = (
-        "_turns", "awake", "checked_at", "created_at", "epoch", "id", "idle", "last_used", "partitions", "replica_id",
-        "uses_topic_ids",
+        "_turns", "awake", "checked_at", "created_at", "epoch", "id", "idle", "isolation_level", "last_used",
+        "partitions", "replica_id", "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(self, session_id: int, replica_id: int, uses_topic_ids: bool, now: float) -> None:
@@ -118,6 +118,8 @@ class FetchSession:
         #: the others
         self.awake: dict[Key, _Cached] = {}
         self.epoch = 1
+        #: of its last request
+        self.isolation_level = 0
         self.created_at = self.last_used = self.checked_at = now
 
     def want(self, key: Key, wanted: Wanted) -> None:
@@ -277,6 +279,7 @@ class FetchSessions:
         forgotten: Iterable[Key],
         *,
         uses_topic_ids: bool,
+        isolation_level: int = 0,
     ) -> FetchContext:
         """Raises Refused: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -284,6 +287,8 @@ class FetchSessions:
             session = None
             if epoch == INITIAL_EPOCH:
                 session = self._new_session(replica_id, wanted, uses_topic_ids)
+                if session is not None:
+                    session.isolation_level = isolation_level
             return FetchContext(self, session, wanted, is_full=True)
         known = self._sessions.get(session_id)
         if known is None:
@@ -298,6 +303,9 @@ class FetchSessions:
             return FetchContext(self, None, (), is_full=True)
         known.epoch = next_epoch(epoch)
         self._used(known)
+        if known.isolation_level != isolation_level:  # who sees more has not all there is (rule B4.1)
+            known.isolation_level = isolation_level
+            self._wake_all(known)
         return FetchContext(self, known, (), is_full=False)
 
     def in_step(self, session_id: int, epoch: int, replica_id: int, key: Key, now: float) -> FetchSession | None:
@@ -337,8 +345,7 @@ class FetchSessions:
             self._wakes(session, key)
         if now - session.checked_at >= RECHECK_S:
             session.checked_at = now
-            for key in list(session.idle):
-                self._wakes(session, key)
+            self._wake_all(session)
 
     def _new_session(self, replica_id: int, wanted: Sequence[Wanted], uses_topic_ids: bool) -> FetchSession | None:
         """None if there is no room (rules B4.25, B4.34)."""
@@ -378,8 +385,7 @@ class FetchSessions:
     def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            for key in list(session.idle):
-                self._wakes(session, key)
+            self._wake_all(session)
             self._touched.pop(session_id, None)
 
     # idle partitions
@@ -399,6 +405,10 @@ class FetchSessions:
             resting.pop(session.id, None)
             if not resting:
                 del self._resting[partition]
+
+    def _wake_all(self, session: FetchSession) -> None:
+        for key in list(session.idle):
+            self._wakes(session, key)
 
     def touched(self, partition: TopicPartition) -> list[FetchSession]:
         """Something happened to a partition: the sessions in which it was idle, and is not any more."""

@@ -26,7 +26,7 @@ from kce.broker_stub.replication.fetch_sessions import Wanted
 from kce.wire import Codec, ErrorCode
 from kce.wire.vocabulary import TopicPartition, topic_name_problem
 from tests.broker_stub.log.support import produced
-from tests.broker_stub.replication.support import RecordNode, a_node, batch, fetch_request, produce_request
+from tests.broker_stub.replication.support import RecordNode, a_node, batch, fetch_request, produce_request, values_of
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -205,6 +205,18 @@ async def test_idle_partitions_are_read_at_the_isolation_level_of_the_fetch(
         assert sum(map(bool, records)) == expected
         unknown_level = replace(goes_on, isolation_level=2, session_epoch=2)
         assert (await node.ask(unknown_level, 12)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+async def test_a_session_that_reads_at_another_isolation_level_reads_everything_again() -> None:  # rule B4.1
+    async with a_node(transaction_partition_verification_enable="false") as node:
+        await node.lead()
+        pending = batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+        await node.ask(replace(produce_request(pending), transactional_id="t"), 9)
+        first = await node.ask(fetch_request(isolation=1, session_id=0, session_epoch=0), 12)
+        assert first.responses[0].partitions[0].records == b""
+        goes_on = replace(fetch_request(isolation=0, session_id=first.session_id, session_epoch=1), topics=())
+        second = await node.ask(goes_on, 12)
+        assert values_of(second.responses[0].partitions[0]) == [b"v"]
 
 
 async def test_a_fetch_that_another_of_its_session_overtakes(autojump_clock: MockClock) -> None:  # rule B4.31
