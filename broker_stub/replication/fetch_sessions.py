@@ -300,7 +300,7 @@ class FetchSessions:
         self._update(known, wanted, forgotten)
         if not known.partitions:
             self.remove(session_id)
-            return FetchContext(self, None, (), is_full=True)
+            return FetchContext(self, None, wanted, is_full=True)
         known.epoch = next_epoch(epoch)
         self._used(known)
         if known.isolation_level != isolation_level:  # who sees more has not all there is (rule B4.1)

@@ -136,6 +136,14 @@ def test_a_session_without_partitions_is_closed() -> None:
     assert (closed.session, closed.wanted(), answers(closed), len(sessions)) == (None, [], [], 0)
 
 
+def test_a_fetch_that_closes_its_session_reads_what_it_lists() -> None:
+    """Rule B4.28: it is treated as sessionless."""
+    sessions = Sessions()
+    session_id = sessions.create(0, 1)
+    closes = sessions.context(session_id, 1, -1, [wanted(0, offset=3)], [wanted(0).key], uses_topic_ids=True)
+    assert (closes.session, [one.offset for one in closes.wanted()], len(sessions)) == (None, [3], 0)
+
+
 @pytest.mark.kafka("FST-20")
 def test_only_partitions_with_records_go_to_the_end() -> None:
     """Rule B4.30."""
