@@ -111,8 +111,10 @@ def read_partition(
     fetched = log.read(fetch.offset, size, params.isolation, at_least_one=at_least_one)
     if size < 0 and fetch.offset < log.located_end(params.isolation).offset:
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"max bytes {size}")
-    if fetched.is_incomplete and not params.hard_limit:
-        fetched = fetched._replace(records=b"")
+    if fetched.is_incomplete and size and not params.hard_limit:
+        return _read(
+            log, FetchedRecords(fetched.start), bound
+        )  # Kafka lists no aborted transactions here, not even none
     return _read(log, fetched, bound, fetched.aborted if params.isolation is Isolation.COMMITTED else None)
 
 

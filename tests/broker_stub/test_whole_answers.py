@@ -348,6 +348,18 @@ async def test_isolation() -> None:  # rule B4.1
     assert {isolation_of(level, is_consumer=False) for level in (0, 1)} == {Isolation.LOG_END}
 
 
+async def test_a_batch_that_does_not_fit_has_no_aborted_transactions() -> None:  # rule B4.15
+    async with a_node() as node:
+        await two_partitions(node)
+        for number in (0, 5):
+            await node.ask(produce_request(batch(b"x"), partition=number), 9)
+        for limit, aborted in ((1, None), (0, ())):
+            answer = await node.ask(fetch_request(isolation=1, partition_max_bytes=limit, partitions=(0, 5)), 12)
+            fits, other = answer.responses[0].partitions
+            assert (values_of(fits), fits.aborted_transactions) == ([b"x"], ())
+            assert (other.records, other.aborted_transactions) == (b"", aborted)
+
+
 async def test_acks_0_has_no_answer() -> None:  # rules B3.36, B1.41
     async with a_node() as node:
         await two_partitions(node)
