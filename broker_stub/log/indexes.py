@@ -122,8 +122,10 @@ class OffsetIndex:
         return OffsetPosition(self._base_offset + self._offsets[slot], self._positions[slot])
 
     def offset_beyond(self, position: int) -> int | None:
-        """The offset of the first entry at that position or beyond."""
+        """The offset of the first entry at that position or beyond; the first entry of all only beyond, as in Kafka."""
         slot = bisect_left(self._positions, position)
+        if self._positions and position == self._positions[0]:
+            slot = 1
         return self._base_offset + self._offsets[slot] if slot < len(self._positions) else None
 
     def truncate_to(self, offset: int) -> None:

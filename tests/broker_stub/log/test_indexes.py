@@ -38,8 +38,8 @@ def test_offsets_are_found_at_or_below(disk: MemoryDisk) -> None:
         assert [known.lookup(offset) for offset in (1000, 1009, 1010, 1025, 9999)] == [
             (1000, 0), (1000, 0), (1010, 100), (1020, 200), (1030, 350),
         ]  # fmt: skip
-        assert [known.offset_beyond(position) for position in (0, 100, 101, 350, 351)] == [
-            1010, 1010, 1020, 1030, None,
+        assert [known.offset_beyond(position) for position in (0, 99, 100, 200, 201, 350, 351)] == [
+            1010, 1010, 1020, 1020, 1030, 1030, None,
         ]  # fmt: skip
         assert (len(known), known.last_offset) == (3, 1030)
     assert disk.read("/d/x.index") == bytes.fromhex("0000000a0000006400000014000000c80000001e0000015e")
