@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kce.wire import errors
 from kce.wire.record import NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
-from kce.wire.records import read_records, write_records
+from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, spans, write_records
 
 
 class UnsupportedCodec(Exception):
@@ -16,15 +17,18 @@ def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) 
     Returns also how many records were converted.
 
     Headers are lost, control batches left out, and so are records before ``first_offset`` that are not compressed.
-    What comes from a codec on that magic lacks is left for the next fetch, in which it is the first and raises
-    UnsupportedCodec. Raises CorruptRecord, LimitExceeded.
+    What comes from a batch on that magic lacks the codec of, or that is damaged or too large, is left for the next
+    fetch, in which it is the first. Raises UnsupportedCodec, CorruptRecord, LimitExceeded.
     """
     found: list[RecordBatch] = []
     count = 0
-    for batch in read_records(data).batches:
+    for span in spans(data):
+        if count >= MAX_OPENED_ELEMENTS:  # the rest is left for the next fetch
+            break
         try:
+            (batch,) = read_records(data[span.start : span.end], max_elements=MAX_OPENED_ELEMENTS).batches
             converted = _converted(batch, magic, first_offset)
-        except UnsupportedCodec:
+        except (UnsupportedCodec, errors.CorruptRecord, errors.LimitExceeded):
             if not found:
                 raise
             break

@@ -12,7 +12,7 @@ import zlib
 from kce.wire import errors
 from kce.wire.compression import compress, decompress
 from kce.wire.record import NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
-from kce.wire.record_batch import OVERHEAD_BYTES, codec_of
+from kce.wire.record_batch import OVERHEAD_BYTES, UNLIMITED, codec_of
 
 #: offset and size (which counts the bytes after it), CRC, magic, attributes
 _HEADER = struct.Struct(">qiIbb")
@@ -24,8 +24,12 @@ _LOG_APPEND_TIME = 0x08
 MIN_BYTES = _HEADER.size + 8
 
 
-def read_message(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[RecordBatch, int]:
+def read_message(
+    data: memoryview, max_bytes: int, *, max_elements: int = UNLIMITED, check_crc: bool
+) -> tuple[RecordBatch, int]:
     """(the message as a batch of the records in it, decompressed bytes). ``data`` is exactly one message.
+
+    ``max_elements``: records in it.
 
     Raises CorruptRecord, LimitExceeded.
     """
@@ -39,7 +43,7 @@ def read_message(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[
             raise errors.CorruptRecord("a compressed message without a value")
         inner = memoryview(decompress(codec, memoryview(outer.value), max_bytes, magic=magic))
         unpacked = len(inner)
-        records = tuple(_inner(inner, magic, check_crc=check_crc))
+        records = tuple(_inner(inner, magic, max_elements, check_crc=check_crc))
         if not records:
             raise errors.CorruptRecord("an empty compressed message")
         base = outer.offset - records[-1].offset if magic == 1 else 0
@@ -63,10 +67,12 @@ def read_message(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[
     return batch, unpacked
 
 
-def _inner(data: memoryview, magic: int, *, check_crc: bool) -> list[Record]:
+def _inner(data: memoryview, magic: int, max_elements: int, *, check_crc: bool) -> list[Record]:
     records: list[Record] = []
     at, end = 0, len(data)
     while at < end:
+        if len(records) == max_elements:
+            raise errors.LimitExceeded(f"more than {max_elements} messages inside a compressed one")
         size = _LENGTH.unpack_from(data, at + 8)[0] if at + OVERHEAD_BYTES <= end else -1
         if not MIN_BYTES - OVERHEAD_BYTES <= size <= end - at - OVERHEAD_BYTES:
             raise errors.CorruptRecord(f"message {len(records)} inside a compressed one: no message fits at byte {at}")

@@ -40,12 +40,16 @@ _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 
 #: one byte each: length, attributes, timestamp, offset, key length, value length, number of headers
-_MIN_RECORD_BYTES = 7
+MIN_RECORD_BYTES = 7
 _INT32_MAX = 2**31 - 1
+#: no batch has as many elements
+UNLIMITED: Final = 2**31
 
 
-def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[RecordBatch, int]:
-    """(the batch, decompressed bytes). ``data`` is exactly one batch.
+def read_batch(
+    data: memoryview, max_bytes: int, *, max_elements: int = UNLIMITED, check_crc: bool
+) -> tuple[RecordBatch, int]:
+    """(the batch, decompressed bytes). ``data`` is exactly one batch. ``max_elements``: its records and their headers.
 
     Raises CorruptRecord, LimitExceeded.
     """
@@ -59,7 +63,7 @@ def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[Re
         raise errors.WrongChecksum(f"wrong CRC-32C: computed {found:08x}, stored {crc:08x}")
     codec = codec_of(attributes)
     payload = memoryview(decompress(codec, data[HEADER.size :], max_bytes))
-    if not 0 <= count <= len(payload) // _MIN_RECORD_BYTES:
+    if not 0 <= count <= len(payload) // MIN_RECORD_BYTES:
         raise errors.CorruptRecord(f"{count} records announced in {len(payload)} bytes")
     log_append_time = max_timestamp if attributes & _LOG_APPEND_TIME else None
     batch = RecordBatch(
@@ -67,7 +71,7 @@ def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[Re
         last_offset=base_offset + last_offset_delta,
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
-        records=_read_records(payload, count, base_offset, base_timestamp, log_append_time),
+        records=_read_records(payload, count, base_offset, base_timestamp, log_append_time, max_elements),
         codec=codec,
         timestamp_type=TimestampType(bool(attributes & _LOG_APPEND_TIME)),
         partition_leader_epoch=leader_epoch,
@@ -152,10 +156,12 @@ def _sealed(payload: bytes, base_offset: int, leader_epoch: int, *rest: int) -> 
 
 
 def _read_records(
-    data: memoryview, count: int, base_offset: int, base_timestamp: int, log_append_time: int | None
+    data: memoryview, count: int, base_offset: int, base_timestamp: int, log_append_time: int | None, max_elements: int
 ) -> tuple[Record, ...]:
     records: list[Record] = []
-    at, end = 0, len(data)
+    at, end, room = 0, len(data), max_elements - count
+    if room < 0:
+        raise errors.LimitExceeded(f"{count} records; at most {max_elements} are read")
     try:
         for _ in range(count):
             size, at = read_varint(data, at)
@@ -166,7 +172,8 @@ def _read_records(
             offset_delta, at = read_varint(data, at)
             key, at = _read_bytes(data, at, stop)
             value, at = _read_bytes(data, at, stop)
-            headers, at = _read_headers(data, at, stop)
+            headers, at = _read_headers(data, at, stop, room)
+            room -= len(headers)
             if at != stop:
                 raise errors.CorruptRecord(f"{size} bytes announced, its fields have {size + at - stop}")  # noqa: TRY301
             timestamp = _int64(base_timestamp + timestamp_delta) if log_append_time is None else log_append_time
@@ -191,12 +198,14 @@ def _read_bytes(data: memoryview, at: int, stop: int) -> tuple[bytes | None, int
     return bytes(data[at : at + size]), at + size
 
 
-def _read_headers(data: memoryview, at: int, stop: int) -> tuple[tuple[RecordHeader, ...], int]:
+def _read_headers(data: memoryview, at: int, stop: int, most: int) -> tuple[tuple[RecordHeader, ...], int]:
     count, at = read_varint(data, at)
     if count == 0:
         return (), at
     if not 0 < count <= (stop - at) // 2:
         raise errors.CorruptRecord(f"{count} headers announced in {stop - at} bytes")
+    if count > most:
+        raise errors.LimitExceeded(f"{count} headers; at most {most} are read")
     headers = []
     for _ in range(count):
         key, at = _read_bytes(data, at, stop)

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kce.wire import errors
 from kce.wire.compression import MAX_DECOMPRESSED_BYTES
 from kce.wire.message_set import MIN_BYTES, read_message, write_messages
 from kce.wire.record import RecordBatch
-from kce.wire.record_batch import HEADER, OVERHEAD_BYTES, read_batch, write_batch
+from kce.wire.record_batch import HEADER, MIN_RECORD_BYTES, OVERHEAD_BYTES, UNLIMITED, read_batch, write_batch
 
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _MAGIC_AT = 16
+#: a broker opens no batch of more, unless its size is in proportion: that takes less than a second
+MAX_OPENED_ELEMENTS: Final = 100_000
 
 
 class RecordSet(NamedTuple):
@@ -64,20 +66,26 @@ def spans(data: bytes | memoryview) -> Iterator[BatchSpan]:
 
 
 def read_records(
-    data: bytes | memoryview, *, max_bytes: int = MAX_DECOMPRESSED_BYTES, check_crc: bool = True
+    data: bytes | memoryview,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+    max_elements: int | None = None,
+    check_crc: bool = True,
 ) -> RecordSet:
     """Decode the complete batches of a record set; a Fetch may end inside a batch, which is returned undecoded.
 
-    ``max_bytes`` limits the decompressed size of all batches together. Raises CorruptRecord for damage, LimitExceeded
-    above ``max_bytes``, both with the batch's position and offset.
+    ``max_bytes`` limits the decompressed size of all batches together, ``max_elements`` the records and headers of a
+    batch, unless without compression its bytes could hold as many records. Raises CorruptRecord for damage,
+    LimitExceeded above these limits, both with the batch's position and offset.
     """
     view = memoryview(data)
     batches: list[RecordBatch] = []
     end, room = 0, max_bytes
     for span in spans(view):
         read = read_batch if span.magic == 2 else read_message
+        most = UNLIMITED if max_elements is None else max(max_elements, (span.end - span.start) // MIN_RECORD_BYTES)
         try:
-            batch, unpacked = read(view[span.start : span.end], room, check_crc=check_crc)
+            batch, unpacked = read(view[span.start : span.end], room, max_elements=most, check_crc=check_crc)
         except (errors.CorruptRecord, errors.LimitExceeded) as e:
             raise type(e)(f"batch of offset {span.offset} at byte {span.start}: {e}") from None
         room -= unpacked

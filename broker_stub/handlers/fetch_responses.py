@@ -26,6 +26,7 @@ from kce.wire import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     FetchResponsePartitionData,
+    errors,
     single_fetch,
 )
 from kce.wire.control import NO_TOPIC_ID
@@ -135,6 +136,8 @@ def _for_old_versions(
         return ErrorCode.NONE, *down_converted(content(records), magic=asked, first_offset=offset)
     except UnsupportedCodec:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None, 0
+    except (errors.CorruptRecord, errors.LimitExceeded):
+        return ErrorCode.CORRUPT_MESSAGE, None, 0
 
 
 def response_of_one_topic(session_id: int, told: Sequence[Told], context: RequestContext) -> wire.Payload | None:

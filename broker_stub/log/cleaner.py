@@ -23,7 +23,7 @@ from kce.broker_stub.log.names import CLEANED
 from kce.broker_stub.log.segment import Segment
 from kce.wire import errors
 from kce.wire.record import RecordBatch
-from kce.wire.records import read_records, write_records
+from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class _Pass:
         """Each batch of a segment, encoded and decoded; other tasks run in between."""
         for place in segment.scan(0):
             data = segment.read(place.position, place.header.size)
-            yield data, read_records(data).batches[0]
+            yield data, read_records(data, max_elements=MAX_OPENED_ELEMENTS).batches[0]
             await trio.lowlevel.checkpoint()
             self._check([segment])
 

@@ -11,7 +11,7 @@ from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.segment import Place, Segment
 from kce.wire import errors
 from kce.wire.record import NO_TIMESTAMP, Record
-from kce.wire.records import read_records
+from kce.wire.records import MAX_OPENED_ELEMENTS, read_records
 
 
 class FoundOffset(NamedTuple):
@@ -94,8 +94,9 @@ def _check_timestamps(log: Log) -> None:
 
 
 def _records(segment: Segment, place: Place) -> tuple[Record, ...]:
+    data = segment.read(place.position, place.header.size)
     try:
-        batches = read_records(segment.read(place.position, place.header.size), check_crc=False).batches
+        batches = read_records(data, max_elements=MAX_OPENED_ELEMENTS, check_crc=False).batches
     except (errors.CorruptRecord, errors.LimitExceeded) as e:
         raise CorruptMessage(f"{segment!r}: {e}") from None
     return tuple(record for batch in batches for record in batch.records)

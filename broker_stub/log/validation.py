@@ -34,7 +34,7 @@ from kce.wire.batch_header import (
     stamped,
 )
 from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
-from kce.wire.records import read_records, write_records
+from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 
 _UNLIMITED: Final = 2**63 - 1
 #: where a batch has its magic
@@ -252,7 +252,8 @@ def _rebuilt(
 
 def _decode(data: memoryview) -> list[RecordBatch]:
     try:
-        return list(read_records(data, check_crc=data[_MAGIC_AT] < 2).batches)  # old ones have checksums inside
+        has_checksums = data[_MAGIC_AT] < 2  # inside
+        return list(read_records(data, max_elements=MAX_OPENED_ELEMENTS, check_crc=has_checksums).batches)
     except errors.WrongChecksum as e:
         raise CorruptMessage(str(e)) from None
     except errors.CorruptRecord as e:

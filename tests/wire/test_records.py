@@ -10,6 +10,7 @@ import gzip
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 
 import cramjam
 import pytest
@@ -150,6 +151,27 @@ def test_limit_applies_to_all_batches_together(codec: Codec) -> None:
     assert len(wire.read_records(wire.write_records(*[batch] * 9), max_bytes=9200).batches) == 9
     with pytest.raises(wire.LimitExceeded, match="at byte"):
         wire.read_records(wire.write_records(*[batch] * 10), max_bytes=9200)
+
+
+@pytest.mark.parametrize(("magic", "codec"), [f for f in FORMATS if f[1]])
+def test_elements_of_a_compressed_batch_are_limited(magic: int, codec: Codec) -> None:
+    made = [Record(offset=i, timestamp=-1 if magic == 0 else 0) for i in range(300)]
+    data = wire.write_records(RecordBatch.of(*made, magic=magic, codec=codec))
+    assert len(data) < 7 * 299
+    assert len(wire.read_records(data, max_elements=300).batches[0].records) == 300
+    with pytest.raises(wire.LimitExceeded, match="299"):
+        wire.read_records(data, max_elements=299)
+
+
+def test_headers_count_as_elements_and_small_records_without_compression_do_not() -> None:
+    many = Record(offset=0, timestamp=0, headers=(RecordHeader("h", None),) * 100)
+    data = wire.write_records(RecordBatch.of(many, replace(many, offset=1), codec=Codec.GZIP))
+    assert len(wire.read_records(data, max_elements=202).batches[0].records) == 2
+    for limit in (201, 100):
+        with pytest.raises(wire.LimitExceeded, match="100 headers"):
+            wire.read_records(data, max_elements=limit)
+    plain = wire.write_records(RecordBatch.of(*(Record(offset=i, timestamp=0) for i in range(100))))
+    assert len(wire.read_records(plain, max_elements=0).batches[0].records) == 100
 
 
 def sealed(header: bytes, payload: bytes) -> bytes:

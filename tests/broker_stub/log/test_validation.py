@@ -18,8 +18,11 @@ from kce.broker_stub.errors import (
     UnsupportedCompressionType,
 )
 from kce.broker_stub.log import Isolation, Log, Origin, validation
+from kce.broker_stub.log.lookup import find_timestamp
 from kce.wire import Codec, Record, RecordBatch, TimestampType
 from kce.wire.batch_header import CRC_FROM, read_header
+from kce.wire.record_batch import write_values
+from kce.wire.records import MAX_OPENED_ELEMENTS
 from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everything, marker, produced, records
 
 kafka = pytest.mark.kafka
@@ -347,6 +350,16 @@ def test_a_zip_bomb_is_opened_only_so_far(monkeypatch: pytest.MonkeyPatch) -> No
     assert a_log(cleanup_policy="compact").append_as_leader(data, 0).first_offset == 0
     monkeypatch.setattr(validation, "read_records", functools.partial(wire.read_records, max_bytes=10**5))
     refused(a_log(cleanup_policy="compact"), data, CorruptMessage, "decompress to more than")
+
+
+def test_a_batch_of_too_many_records_stays_closed() -> None:
+    """As their number is what opening it takes: for so many no other request would be served for a second."""
+    data = write_values([(b"k", None)] * (MAX_OPENED_ELEMENTS + 1), NOW_MS, Codec.GZIP)
+    log = a_log()
+    assert log.append_as_leader(data, 0).last_offset == MAX_OPENED_ELEMENTS
+    with pytest.raises(CorruptMessage, match="100001 records"):
+        find_timestamp(log, NOW_MS)
+    refused(a_log(cleanup_policy="compact"), data, CorruptMessage, "100001 records")
 
 
 def test_a_batch_without_records_is_not_compressed() -> None:

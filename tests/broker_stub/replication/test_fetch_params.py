@@ -11,9 +11,9 @@ from kce.broker_stub.handlers.fetch import _Denied
 from kce.broker_stub.log import Isolation
 from kce.broker_stub.replication.read_replica import Consumer
 from kce.broker_stub.replication.reading import FetchParams
-from kce.wire import ErrorCode
+from kce.wire import Codec, ErrorCode, down_conversion
 from tests.broker_stub.log.support import batch
-from tests.broker_stub.replication.support import RecordNode, a_node, fetch_request
+from tests.broker_stub.replication.support import RecordNode, a_node, fetch_request, values_of
 from tests.broker_stub.replication.test_read_replica import SELECTOR
 
 RACKS = {"replica_selector_class": SELECTOR, "fetch_max_bytes": "5000"}
@@ -67,6 +67,19 @@ async def test_a_throttled_consumer_is_one_nevertheless() -> None:  # rule B4.20
         for limits in ({}, {"consumer_byte_rate": "1000000"}):
             node.quotas.changed("users", "ANONYMOUS", limits)
             assert (await node.fetch(0, version=3)).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_what_is_converted_at_once_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:  # rule B4.20
+    """The rest is left for the next fetch; a batch that is too large is no reason to withhold what is before it."""
+    monkeypatch.setattr(down_conversion, "MAX_OPENED_ELEMENTS", 3)
+    async with a_node() as node:
+        await node.lead()
+        for count in (2, 1, 100):
+            await node.produce(batch(*[b"x"] * count, codec=Codec.GZIP))
+        for offset, found in ((0, 3), (2, 1)):
+            assert len(values_of(await node.fetch(offset, version=3))) == found
+        assert (await node.fetch(3, version=3)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert len(values_of(await node.fetch(3, version=4))) == 100
 
 
 @pytest.mark.parametrize(("is_on", "is_follower"), [(True, False), (True, True), (False, False), (False, True)])
