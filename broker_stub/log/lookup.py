@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kce.broker_stub.errors import CorruptMessage, UnsupportedForMessageFormat
@@ -36,10 +37,9 @@ def find_timestamp(log: Log, timestamp: int) -> FoundOffset | None:
     _check_timestamps(log)
     for segment in log.segments:
         if segment.size and segment.largest_timestamp_ms >= timestamp:
-            for place in segment.find_timestamp(timestamp, log.log_start_offset):
-                for record in _records(segment, place):
-                    if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
-                        return FoundOffset(record.timestamp, record.offset, place.header.partition_leader_epoch)
+            for place, record in _opened(segment, segment.find_timestamp(timestamp, log.log_start_offset)):
+                if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
+                    return FoundOffset(record.timestamp, record.offset, place.header.partition_leader_epoch)
             return None
     return None
 
@@ -55,11 +55,10 @@ def find_max_timestamp(log: Log) -> FoundOffset | None:
     greatest = segment.max_timestamp.timestamp
     if greatest < 0:
         return None
-    for place in segment.find_timestamp(greatest, 0):
-        if place.header.max_timestamp == greatest:
-            for record in _records(segment, place):
-                if record.timestamp == greatest:
-                    return FoundOffset(greatest, record.offset, place.header.partition_leader_epoch)
+    places = (place for place in segment.find_timestamp(greatest, 0) if place.header.max_timestamp == greatest)
+    for place, record in _opened(segment, places):
+        if record.timestamp == greatest:
+            return FoundOffset(greatest, record.offset, place.header.partition_leader_epoch)
     return None
 
 
@@ -91,6 +90,18 @@ def _check_timestamps(log: Log) -> None:
     """Raises UnsupportedForMessageFormat for a log of magic 0, which has no timestamps."""
     if not log.config.record_version:
         raise UnsupportedForMessageFormat(f"{log.partition} has message.format.version 0.9.0 or older")
+
+
+def _opened(segment: Segment, places: Iterable[Place]) -> Iterator[tuple[Place, Record]]:
+    """The records of batches, the first of which has the answer, unless the log starts within it, or headers lie."""
+    count = 0
+    for place in places:
+        if count > MAX_OPENED_ELEMENTS:
+            raise CorruptMessage(f"{segment!r}: batches have no records of the time that their headers announce")
+        records = _records(segment, place)
+        count += len(records)
+        for record in records:
+            yield place, record
 
 
 def _records(segment: Segment, place: Place) -> tuple[Record, ...]:

@@ -17,8 +17,8 @@ from kce.broker_stub.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from kce.broker_stub.log import Isolation, Log, Origin, validation
-from kce.broker_stub.log.lookup import find_timestamp
+from kce.broker_stub.log import Isolation, Log, Origin, lookup, validation
+from kce.broker_stub.log.lookup import FoundOffset, find_max_timestamp, find_timestamp
 from kce.wire import Codec, Record, RecordBatch, TimestampType
 from kce.wire.batch_header import CRC_FROM, read_header
 from kce.wire.record_batch import write_values
@@ -360,6 +360,24 @@ def test_a_batch_of_too_many_records_stays_closed() -> None:
     with pytest.raises(CorruptMessage, match="100001 records"):
         find_timestamp(log, NOW_MS)
     refused(a_log(cleanup_policy="compact"), data, CorruptMessage, "100001 records")
+
+
+@pytest.mark.parametrize(("most", "is_found"), [(3, True), (2, False)])
+def test_a_search_by_time_opens_few_batches_whose_headers_lie(
+    monkeypatch: pytest.MonkeyPatch, most: int, is_found: bool
+) -> None:
+    """As batches stay closed, they may announce a time that none of their records has."""
+    monkeypatch.setattr(lookup, "MAX_OPENED_ELEMENTS", most)
+    log, later = a_log(), NOW_MS + 9
+    liar = patched(batch(b"a", b"b", b"c", codec=Codec.GZIP), 35, struct.pack(">q", later))
+    for data in (liar, batch(b"d", timestamp=later)):
+        log.append_as_leader(data, 0)
+    for search in (lambda: find_timestamp(log, later), lambda: find_max_timestamp(log)):
+        if is_found:
+            assert search() == FoundOffset(later, 3, 0)
+        else:
+            with pytest.raises(CorruptMessage, match="their headers announce"):
+                search()
 
 
 def test_a_batch_without_records_is_not_compressed() -> None:
