@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from kce.broker_stub.errors import ApiException
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services, answering_each
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
@@ -82,4 +82,4 @@ def error_response(
     )
 
 
-HANDLER: Final = Handler(DescribeProducersRequest, answering(respond), error_response)
+HANDLER: Final = Handler(DescribeProducersRequest, answering_each(respond, "topics", "topics"), error_response)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services, answering_each
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -64,4 +64,6 @@ def error_response(
     )
 
 
-HANDLER: Final = Handler(DescribeTransactionsRequest, answering(respond), error_response)
+HANDLER: Final = Handler(
+    DescribeTransactionsRequest, answering_each(respond, "transactional_ids", "transaction_states"), error_response
+)

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kce import wire
 from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers import delete_records, produce
 from kce.broker_stub.handlers.base import (
@@ -17,12 +18,22 @@ from kce.broker_stub.handlers.base import (
     Answer,
     Handler,
     answering,
+    answering_each,
     answering_in_steps,
     answering_later,
     respond_to,
     with_settings,
 )
-from kce.wire import DeleteRecordsRequest, DeleteRecordsTopic, HeartbeatResponse, ProduceRequest, TopicProduceData
+from kce.wire import (
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+    HeartbeatResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
 from kce.wire.steps import Steps
 
 MESSAGE, ANSWER = object(), HeartbeatResponse(error_code=5)
@@ -88,6 +99,31 @@ async def test_an_answer_in_steps(count: int, in_turns: int) -> None:
         assert asked.done == []
         await rest
     assert (asked.done, asked.steps_in_turns) == ([(ANSWER, {5: 1})], in_turns)
+
+
+@pytest.mark.parametrize(("count", "in_turns"), [(0, 0), (128, 0), (129, 0), (2000, 8)])
+async def test_the_elements_of_a_long_answer_are_made_in_steps(count: int, in_turns: int) -> None:
+    """As one answer: the same bytes, the same errors."""
+    asked: Any = Asked()
+    asked.context = SimpleNamespace(header=SimpleNamespace(api_key=DescribeGroupsRequest.__api_key__, api_version=5))
+    message = DescribeGroupsRequest(groups=tuple(map(str, range(count))))
+
+    def respond(message: DescribeGroupsRequest, *_: Any) -> DescribeGroupsResponse:
+        groups = [
+            DescribeGroupsResponseDescribedGroup(group_id=name, error_code=int(name) % 3) for name in message.groups
+        ]
+        return DescribeGroupsResponse(groups=tuple(groups))
+
+    services: Any = "services"
+    rest = answering_each(respond, "groups", "groups")(asked, message, services)
+    if rest is not None:
+        await rest
+    ((answer, *errors),) = asked.done
+    whole = respond(message)
+    encoded = [wire.encode_response(made, api_version=5, correlation_id=1) for made in (answer, whole)]
+    assert encoded[0] == encoded[1]
+    assert errors in ([], [wire.error_counts(whole)])
+    assert asked.steps_in_turns == in_turns
 
 
 def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:
