@@ -18,10 +18,11 @@ import trio
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException, CorruptMessage
-from kce.broker_stub.log import Log, UnexpectedOffset
+from kce.broker_stub.log import Log
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
 from kce.broker_stub.ports import NoTopicSettings, TopicSettings
+from kce.broker_stub.replication.appending import append_copied
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import LeaderConnection
 from kce.broker_stub.replication.throttle import ReplicationQuota
@@ -328,16 +329,7 @@ class ReplicaFetcher:
     def _append(self, state: FetchState, data: FetchResponsePartitionData) -> None:
         """Raises ApiException."""
         assert data.records is not None
-        found = state.log
-        try:
-            appended = found.append_as_follower(data.records)
-        except UnexpectedOffset as e:
-            straddles = e.first_offset < found.log_end_offset <= e.last_offset
-            if found.log_end_offset != found.log_start_offset or not straddles:
-                raise
-            start = found.log_start_offset  # rule B5.19
-            found.truncate_fully(e.first_offset, log_start_offset=start)
-            appended = found.append_as_follower(data.records)
+        appended = append_copied(state.log, data.records)
         if appended.first_offset >= 0:
             state.offset = appended.last_offset + 1
 

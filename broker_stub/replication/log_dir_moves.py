@@ -16,6 +16,7 @@ from kce.broker_stub.log import Log
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.replication.appending import append_copied
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
@@ -155,7 +156,7 @@ class LogDirMoves:
             records = current.read_bytes(future.log_end_offset, max_bytes)
             if not records:
                 raise OffsetOutOfRange(f"nothing at offset {future.log_end_offset} of {current!r}")
-            future.append_as_follower(records)
+            append_copied(future, records)
             self._quota.record(len(records))
         future.set_high_watermark(current.high_watermark)
         future.increment_log_start_offset(min(current.log_start_offset, future.high_watermark))

@@ -238,6 +238,19 @@ async def test_the_start_of_the_log_moves_while_it_is_copied(autojump_clock: obj
         assert await everything(node, 2) == [b"2", b"3"]
 
 
+async def test_a_log_that_starts_within_a_batch_moves(autojump_clock: object) -> None:  # rule B5.19
+    """As DeleteRecords has left it."""
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0", b"1", b"2", b"3"))
+        await node.produce(batch(b"4"))
+        node.log.increment_log_start_offset(2)
+        assert await alter(node, "/b") == 0
+        await moved(node)
+        assert (node.log.log_start_offset, node.log.log_end_offset) == (2, 5)
+        assert values_of(await node.fetch(2)) == [b"0", b"1", b"2", b"3", b"4"]  # batches stay whole
+
+
 async def test_the_start_of_the_log_moves_after_what_is_there_was_copied(autojump_clock: object) -> None:
     async with node_with_two() as node:
         await node.lead()
