@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Handler, Services, respond_to, with_settings
 from kce.broker_stub.handlers.transactions import check_supported
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log import Origin
@@ -147,4 +147,8 @@ def error_response(
     return _response(codes)
 
 
-HANDLER: Final = Handler(WriteTxnMarkersRequest, handle, error_response)
+HANDLER: Final = Handler(
+    WriteTxnMarkersRequest,
+    with_settings(handle, lambda message: (topic.name for marker in message.markers for topic in marker.topics)),
+    error_response,
+)

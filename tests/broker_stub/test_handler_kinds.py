@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kce import wire
 from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers import delete_records, produce
+from kce.broker_stub.handlers import delete_records, produce, write_txn_markers
 from kce.broker_stub.handlers.base import (
     STEPS_AT_ONCE,
     Answer,
@@ -33,6 +33,9 @@ from kce.wire import (
     HeartbeatResponse,
     ProduceRequest,
     TopicProduceData,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from kce.wire.steps import Steps
 
@@ -197,6 +200,10 @@ async def test_what_depends_on_settings_has_them_read_first() -> None:
     [
         (produce.HANDLER, ProduceRequest(topic_data=(TopicProduceData(name="a"),))),
         (delete_records.HANDLER, DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="a"),))),
+        (
+            write_txn_markers.HANDLER,
+            WriteTxnMarkersRequest(markers=(WritableTxnMarker(topics=(WritableTxnMarkerTopic(name="a"),)),)),
+        ),
     ],
 )
 def test_requests_that_depend_on_settings(handler: Handler[Any], message: Any) -> None:
