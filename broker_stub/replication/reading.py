@@ -112,9 +112,8 @@ def read_partition(
     if size < 0 and fetch.offset < log.located_end(params.isolation).offset:
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"max bytes {size}")
     if fetched.is_incomplete and size and not params.hard_limit:
-        return _read(
-            log, FetchedRecords(fetched.start), bound
-        )  # Kafka lists no aborted transactions here, not even none
+        # Kafka's list of aborted transactions is null then, not empty
+        return _read(log, FetchedRecords(fetched.start), bound)
     return _read(log, fetched, bound, fetched.aborted if params.isolation is Isolation.COMMITTED else None)
 
 
