@@ -145,6 +145,7 @@ class KafkaZkClient(RegistrationClient):
         Raises ControllerMoved.
         """
         path, data = zd.config_path(kind, name), cluster_nodes.encode_config(config)
+        change: SetData | Create = SetData(path, data)
         while True:
             controller = await self.get_one(zd.CONTROLLER)
             if controller is None:
@@ -154,14 +155,18 @@ class KafkaZkClient(RegistrationClient):
                     f"{zd.CONTROLLER} belongs to a KRaft controller, which must change configurations"
                 )
             same_controller = Check(zd.CONTROLLER, controller.stat.version)
-            answer = (await self.store.multi([[same_controller, SetData(path, data)]]))[0]
+            answer = (await self.store.multi([[same_controller, change]]))[0]
             if not isinstance(answer, MultiFailed):
                 break
             if answer.index == 0:
                 raise ControllerMoved(f"{zd.CONTROLLER} changed: {answer.error}")
-            if not isinstance(answer.error, NoNode):
+            if isinstance(answer.error, NoNode):
+                await self.ensure_paths([path.rpartition("/")[0]])
+                change = Create(path, data)
+            elif isinstance(answer.error, NodeExists):
+                change = SetData(path, data)
+            else:
                 raise answer.error
-            await self.ensure_paths([path])
         await self.notify_config_change(kind, name)
 
     async def notify_config_change(self, kind: str, name: str) -> None:

@@ -173,3 +173,16 @@ async def test_partitions_that_exist(f: Fixture) -> None:
     for name in ("0", "12", "x"):
         await f.put(f"/brokers/topics/t/partitions/{name}")
     assert await f.zk.existing_partitions("t") == {0, 12}
+
+
+@pytest.mark.parametrize("name", ["t", "user/clients/c"])
+async def test_a_new_configuration_is_never_there_without_its_content(f: Fixture, name: str) -> None:  # rule 1.54
+    await f.zk.change_config("users", name, {"a": "1"})
+    (stat,) = await f.zk.exists([znodes.config_path("users", name)])
+    assert stat is not None
+    assert stat.version == 0
+    await f.zk.change_config("users", name, {"a": "2"})
+    (stat,) = await f.zk.exists([znodes.config_path("users", name)])
+    assert stat is not None
+    assert stat.version == 1
+    assert await f.zk.get_config("users", name) == {"a": "2"}
