@@ -159,6 +159,7 @@ class Cluster(Interventions, Topics):
 
     async def _start(self) -> None:
         stack, config = self._stack, self._config
+        self._recordings.check()
         running = self._world.running(self._data_given, config.zookeeper_port, config.zookeepers)
         self.data = await stack.enter_async_context(running)
         self._observer = self._world.observer()

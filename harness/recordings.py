@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from kce.captures.record.recorder import merge
+from kce.harness.errors import HarnessError
 
 
 class Recordings:
@@ -14,6 +15,17 @@ class Recordings:
     def __init__(self, target: Path | None) -> None:
         self._target = target
         self._parts: list[Path] = []
+
+    def check(self) -> None:
+        """Fail now, not when hours of traffic are to be written. Raises HarnessError."""
+        if self._target is None:
+            return
+        try:
+            if self._target.exists() and not self._target.is_file():  # the merged file takes its place
+                raise HarnessError(f"{self._target} cannot be written: it is not a regular file")
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise HarnessError(f"{self._target} cannot be written: {e.strerror or e}") from None
 
     @property
     def _folder(self) -> Path:

@@ -17,6 +17,7 @@ import trio
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
 from kce.harness.invariants import Invariants, Violation, crash
+from kce.harness.recordings import Recordings
 from kce.harness.simulated_clients import SimulatedClients
 from kce.harness.simulated_operations import NODES, Player, Step, draw
 from kce.harness.world import memory
@@ -60,7 +61,10 @@ def schedule(seed: int, steps: int = STEPS) -> tuple[Step, ...]:
 def simulate(
     seed: int, steps: Sequence[Step] | None = None, *, trace: Path | None = None, record: Path | None = None
 ) -> Result:
-    """Run a schedule, that of the seed if none is given; ``trace`` and ``record`` are files to write."""
+    """Run a schedule, that of the seed if none is given; ``trace`` and ``record`` are files to write.
+
+    Raises HarnessError, OSError where they cannot be written.
+    """
     return trio.run(_run, seed, tuple(schedule(seed) if steps is None else steps), trace, record)
 
 
@@ -81,6 +85,7 @@ def shrunk(result: Result) -> Result:
 
 
 async def _run(seed: int, steps: tuple[Step, ...], trace: Path | None, record: Path | None) -> Result:
+    Recordings(record).check()  # a file that cannot be written is no violation
     cluster = Cluster(NODES, world=memory(seed), properties=_PROPERTIES, record=record, history=trace is not None)
     found: list[Violation] = []
     frames = records = consumed = commits = transactions = 0
@@ -95,8 +100,6 @@ async def _run(seed: int, steps: tuple[Step, ...], trace: Path | None, record: P
                 finally:
                     frames, records, consumed = player.frames, clients.acknowledged, clients.consumed
                     commits, transactions = clients.commits.acknowledged, clients.copies.transactions
-            if trace is not None:
-                cluster.history.write(trace)
     except HarnessError as e:
         found.append(Violation("converged", str(e)))
     except BaseExceptionGroup as e:
@@ -106,6 +109,8 @@ async def _run(seed: int, steps: tuple[Step, ...], trace: Path | None, record: P
         if not isinstance(first, Exception):
             raise
         found.append(crash(first))
+    if trace is not None:
+        cluster.history.write(trace)
     return Result(seed, steps, tuple(found), frames, records, consumed, commits, transactions)
 
 

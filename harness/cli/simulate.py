@@ -72,7 +72,10 @@ def simulate_(seeds: range, steps: int, jobs: int, trace: Path | None, record: P
     """
     logging.disable(logging.CRITICAL)
     if len(seeds) == 1:
-        result = simulate(seeds[0], schedule(seeds[0], steps), trace=trace, record=record)
+        try:
+            result = simulate(seeds[0], schedule(seeds[0], steps), trace=trace, record=record)
+        except OSError as e:
+            raise HarnessError(f"{trace} cannot be written: {e.strerror or e}") from None
         for number, step in enumerate(result.steps, start=1):
             click.echo(f"{number:3}  {step}")
         return _report([result], 1, None)

@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from kce import wire
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster
+from kce.harness.cli.simulate import simulate_
+from kce.harness.errors import HarnessError
 from kce.harness.invariants import Invariants, watch
 from kce.harness.links import FrameEvent
 from kce.harness.members import InProcessMember
+from kce.harness.simulated_clients import SimulatedClients
 from kce.harness.simulation import schedule, shrunk, simulate
 from kce.harness.world import memory
 from tests.harness import coordinator_bugs, deliberate_bugs
@@ -50,6 +54,25 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     with CaptureFile(tmp_path / "first.pcapng") as capture:
         assert sum(1 for _ in capture) > 20
     assert schedule(5) != schedule(6)
+
+
+@pytest.mark.parametrize("option", ["trace", "record"])
+def test_a_file_that_cannot_be_written_is_no_violation(tmp_path: Path, option: str) -> None:
+    (tmp_path / "file").touch()
+    unwritable = tmp_path / "file" / "x"
+    failed = CliRunner().invoke(simulate_, ["--seed", "5", f"--{option}", str(unwritable)])
+    assert isinstance(failed.exception, HarnessError)
+    assert str(failed.exception) == f"{unwritable} cannot be written: Not a directory"
+
+
+def test_a_run_that_fails_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError("a crash")
+
+    monkeypatch.setattr(SimulatedClients, "finish", fails)
+    result = simulate(5, trace=tmp_path / "trace")
+    assert [violation.invariant for violation in result.violations] == ["no crash"]
+    assert len((tmp_path / "trace").read_text().splitlines()) > 20
 
 
 def test_the_real_thing_violates_nothing() -> None:

@@ -139,6 +139,8 @@ def test_refusals_of_up(env: dict[str, str], here: Here, zookeeper: str, tmp_pat
     (tmp_path / "file").touch()
     unwritable = here("up", "--data", str(tmp_path / "file" / "x"))
     assert (unwritable.code, "is not writable" in unwritable.err) == (1, True)
+    unwritable = here("up", "--record", str(tmp_path / "file" / "x"))
+    assert (unwritable.code, unwritable.err) == (1, f"kce: {tmp_path}/file/x cannot be written: Not a directory\n")
     setting = here("up", "--set", "nonsense")
     assert (setting.code, "not KEY=VALUE" in setting.err) == (2, True)
     left = [p for p in psutil.process_iter() if p.pid not in before and _has_in_environment(p, str(tmp_path))]
