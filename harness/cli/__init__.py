@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -108,10 +109,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         result: Any = cli.main(argv, prog_name="kce", standalone_mode=False)
     except BaseException as e:  # noqa: BLE001 - other errors are raised again
-        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, Interrupted, KeyboardInterrupt, BrokenPipeError))
+        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, Interrupted, KeyboardInterrupt, OSError))
     return result if isinstance(result, int) else 0
 
 
+#: a full disk, a quota, a limit of the size of files
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SHOWN_IN_ONE_LINE = (HarnessError, CaptureError, JavaMissing, MissingExtra)
 
 
@@ -131,6 +134,15 @@ def _failure(error: BaseException) -> int:
         case click.Abort() | KeyboardInterrupt():
             return 130
         case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return 0
+        case OSError() if error.errno in _NO_ROOM:  # most often of the file that stdout is: `kce decode ... > file`
+            _discard_output()
+            click.echo(f"kce: cannot write: {error.strerror}", err=True)
+            return 1
     raise error
+
+
+def _discard_output() -> None:
+    """What stdout still holds would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from kce.harness.cli import COMMANDS, cli
-from tests.harness.cli.support import kce
+from tests.harness.cli.support import KCE, kce
 from tests.harness.conftest import Here, Output
 
 #: each command in a process that has imported what `kce` has before it knows which is called
@@ -75,6 +75,14 @@ def test_every_command_and_option_is_explained() -> None:
         if isinstance(option, click.Option) and not option.hidden and not option.help
     ]
     assert unexplained == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", [["--help"], ["schema", "LeaderAndIsr"]], ids=" ".join)
+def test_a_full_disk_for_the_output_is_one_line(env: dict[str, str], arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*KCE, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    assert (done.returncode, done.stderr) == (1, "kce: cannot write: No space left on device\n")
 
 
 def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
