@@ -69,13 +69,19 @@ def named(name: str) -> dict[str, Any] | None:
     return next((cluster for cluster in running_clusters() if cluster.get("name") == name), None)
 
 
+def _called(text: str) -> dict[str, Any] | None:
+    """The running cluster of that name, or of that pid: one without a name has nothing else."""
+    return named(text) or next((cluster for cluster in running_clusters() if str(cluster["pid"]) == text), None)
+
+
 def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str, Any]:
-    """The cluster that ``ready_file`` describes, or of that name, or the only one that runs; ``or_proxy``: or a proxy.
+    """The cluster that ``ready_file`` describes, or of that name or pid, or the only one that runs; ``or_proxy``: or a
+    proxy.
 
     Raises HarnessError.
     """
     if ready_file is not None:
-        if not ready_file.exists() and (found := named(str(ready_file))) is not None:
+        if not ready_file.exists() and (found := _called(str(ready_file))) is not None:
             return found if or_proxy else _no_proxy(found)
         try:
             cluster: dict[str, Any] = json.loads(ready_file.read_text())
@@ -92,7 +98,7 @@ def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str
         listed = ", ".join(f"{called(c)} ({_where(c)})" for c in clusters)
         raise HarnessError(
             f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster: the NAME of "
-            "`kce up --name NAME`, or the file that `kce up --ready-file FILE` wrote"
+            "`kce up --name NAME`, the pid, or the file that `kce up --ready-file FILE` wrote"
         )
     return clusters[0]
 

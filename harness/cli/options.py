@@ -47,8 +47,8 @@ def cluster_option(function: F) -> F:
         "cluster_file",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="NAME|FILE",
-        help="The cluster of `kce up --name NAME`, or of the file that `kce up --ready-file FILE` wrote. Not needed if "
-        "only one cluster of yours is running.",
+        help="The cluster of `kce up --name NAME`, its pid, or the file that `kce up --ready-file FILE` wrote. Not "
+        "needed if only one cluster of yours is running.",
     )(function)
 
 

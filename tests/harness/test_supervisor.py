@@ -167,6 +167,7 @@ def test_one_of_several_clusters_must_be_chosen(folder: Path) -> None:
     with pytest.raises(HarnessError, match=r"2 clusters .*: b \(ZooKeeper b\), pid \d+ \(ZooKeeper a\).* --name NAME"):
         find_cluster(None)
     assert find_cluster(Path("b"))["zookeeper"] == "b"  # by its name
+    assert find_cluster(Path(str(os.getpid())))["pid"] == os.getpid()  # by what messages call one without a name
     with pytest.raises(HarnessError, match="c cannot be read"):
         find_cluster(Path("c"))
     assert find_cluster(paths[0])["zookeeper"] == "a"
