@@ -196,6 +196,9 @@ def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) 
     """The arguments for `Cluster`: from the mark, the command line, and the plugin."""
     option = request.config.getoption
     mark = node.get_closest_marker("kafka_cluster")
+    if mark and mark.args:
+        given = ", ".join(map(repr, mark.args))
+        pytest.fail(f"@pytest.mark.kafka_cluster({given}): its arguments have names, as in brokers=5", pytrace=False)
     arguments: dict[str, Any] = {"brokers": option("--kafka-brokers"), **(mark.kwargs if mark else {})}
     arguments["properties"] = {**PROPERTIES, **arguments.get("properties", {})}
     seed = arguments.pop("seed", option("--kafka-seed"))
@@ -205,6 +208,8 @@ def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) 
 
         arguments["world"] = memory(seed)
         artifacts.seed = seed
+    elif isinstance(world, str) and world != "real":
+        pytest.fail(f"@pytest.mark.kafka_cluster(world={world!r}): it is 'real', 'memory' or a world", pytrace=False)
     elif isinstance(world, str):
         arguments.pop("world", None)
         if option("--kafka-zookeeper") and "zookeeper" not in arguments:

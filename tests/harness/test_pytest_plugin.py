@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
-README_TEST = re.search(r"## In a test\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
+README = (ROOT / "README.md").read_text()
+README_TEST = re.search(r"## In a test\n\n```python\n(.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
+README_RULE = re.search(r"```python\n(async with kafka_cluster\.faults.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
 
 #: a project without pytest-trio
 PLAIN = ("-p", "no:trio", "-p", "no:randomly", "-p", "no:cacheprovider")
@@ -151,6 +154,37 @@ def test_the_readme(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess(*PLAIN).assert_outcomes(passed=3)
     result = pytester.runpytest_subprocess("-p", "no:trio", "-p", "randomly", "-p", "xdist", "-n", "4")
     result.assert_outcomes(passed=3)
+
+
+def test_the_rule_of_the_readme(pytester: pytest.Pytester) -> None:
+    test = f"async def test_rule(kafka_cluster):\n{textwrap.indent(README_RULE, '    ')}"
+    pytester.makepyfile(f"import kce\n\n{test}")
+    pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory").assert_outcomes(passed=1)
+
+
+def test_a_mark_that_would_be_ignored_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+import pytest
+
+@pytest.mark.kafka_cluster(5)
+def test_five(kafka_cluster):
+    pass
+
+@pytest.mark.kafka_cluster(world="moon")
+def test_moon(kafka_cluster):
+    pass
+
+@pytest.mark.kafka_cluster(world="memory")
+def test_memory(kafka_cluster):
+    pass
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory")
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines(
+        ["*kafka_cluster(5): its arguments have names, as in brokers=5*", "*world='moon'): it is 'real', 'memory' *"]
+    )
 
 
 def test_the_plugin_imports_next_to_nothing() -> None:
