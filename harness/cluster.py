@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    suppress,
 )
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +49,7 @@ from kce.wire.configuration import ConfigError
 from kce.zookeeper import znodes
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.node_json import BadZNode
 from kce.zookeeper.store import Session, SessionState, StoreUnavailable
 
 
@@ -381,8 +383,9 @@ class Cluster(Interventions, Topics):
         """Apply a rule from now on. Raises HarnessError where nodes are processes and the rule holds a function."""
         fields = rule.to_json() if self._config.processes else {}
         rule.newest = {str(b): int(e) for b, (_, e) in (await self.zk.get_brokers(watch=False)).items()}
-        if (epoch := await self.zk.get_controller_epoch()) is not None:
-            rule.newest[CONTROLLER] = int(epoch[0])
+        with suppress(BadZNode):  # somebody has broken it: the newest epoch is the newest that is seen
+            if (epoch := await self.zk.get_controller_epoch()) is not None:
+                rule.newest[CONTROLLER] = int(epoch[0])
         number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
         if isinstance(self._world, MemoryClusterWorld):
             rule.use_seed_of_run(f"{self._world.seed}/rule {number}")

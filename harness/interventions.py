@@ -212,7 +212,10 @@ class Interventions:
 
     async def rewrite_controller_epoch(self: Faulty, epoch: int) -> None:
         """Rewrite /controller_epoch: what the controller writes is refused (rule 2.9), until `delete_controller`; the
-        next one has the epoch after this. Raises HarnessError where there is no /controller_epoch."""
+        next one has the epoch after this. Raises HarnessError where there is no /controller_epoch, and for an epoch
+        that nobody could read."""
+        if not -(2**31) <= epoch < 2**31:
+            raise HarnessError(f"a controller epoch has 32 bits: {epoch} does not fit")
         await _remember_epoch(self)
         await _rewrite(self, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))
 

@@ -19,7 +19,7 @@ from kce.harness.world import memory
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
-from kce.zookeeper.store import value
+from kce.zookeeper.store import SetData, value
 from tests.clusters import leaders_and_isrs, node
 
 FAST = {"zookeeper.session.timeout.ms": "2000"}
@@ -160,11 +160,23 @@ async def test_controller_and_its_epoch_are_rewritten_and_deleted() -> None:
         await cluster.wait_until(lambda: epoch_is(cluster, 1), "an election without the epochs before")
         with pytest.raises(HarnessError, match="there is no node 4"):
             await cluster.rewrite_controller(4)
+        for wrong in (2**31, -(2**31) - 1):
+            with pytest.raises(HarnessError, match=f"a controller epoch has 32 bits: {wrong} does not fit"):
+                await cluster.rewrite_controller_epoch(wrong)
     async with Cluster(1, world=memory()) as cluster:
         await cluster.kill(1)
         await cluster.delete_controller_epoch()
         with pytest.raises(HarnessError, match="there is no /controller_epoch to be rewritten"):
             await cluster.rewrite_controller_epoch(3)
+
+
+async def test_faults_need_no_controller_epoch_that_can_be_read() -> None:
+    async with Cluster(2, world=memory()) as cluster:
+        await cluster.store.write([SetData(znodes.CONTROLLER_EPOCH, b"nonsense")])
+        await cluster.cut_link(1, 2)
+        await cluster.heal_link(1, 2)
+        async with cluster.faults(Rule(api="LeaderAndIsr"), must_fire=False):
+            pass
 
 
 async def epoch_is(cluster: Cluster, epoch: int) -> bool:
