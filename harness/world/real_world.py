@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -11,8 +12,8 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -152,6 +153,8 @@ class RealClusterWorld(ClusterWorld):
             self.guard = Guard()
             stack.callback(self.guard.close)
             folder = self._data_folder(data, stack)
+            if self._zookeeper is None:
+                stack.enter_context(_locked(folder))
             if zookeepers > 1:
                 ensemble = embedded_ensemble(folder / "zookeeper", self.guard, zookeepers, port=zookeeper_port)
                 self._ensemble = await stack.enter_async_context(ensemble)
@@ -249,3 +252,14 @@ def _address(server: str) -> Address:
 def real(zookeeper: str | None = None) -> RealClusterWorld:
     """Nodes on sockets, with your ZooKeeper (``zookeeper="host:port/chroot"``) or an embedded one."""
     return RealClusterWorld(zookeeper)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two ZooKeepers with one folder lose what is written. Unlike lockf, flock excludes clusters of this process."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise HarnessError(f"the data folder {folder} is in use by another cluster") from None
+        yield

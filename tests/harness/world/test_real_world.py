@@ -6,6 +6,7 @@ Covers: harness/world/port.py.
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
 from pathlib import Path
 
@@ -65,6 +66,17 @@ async def test_a_data_folder_that_cannot_be_written_is_an_error(tmp_path: Path) 
     with pytest.raises(HarnessError, match=f"the data folder {in_the_way / 'data'} is not writable"):
         async with real("127.0.0.1:1").running(in_the_way / "data", None):
             pass
+
+
+async def test_two_clusters_do_not_share_the_data_of_a_zookeeper(tmp_path: Path) -> None:
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as a cluster that runs
+        with pytest.raises(HarnessError, match=f"the data folder {tmp_path} is in use by another cluster"):
+            async with real().running(tmp_path, None):
+                pass
+        async with real("127.0.0.1:1").running(tmp_path, None) as folder:  # its nodes lock what is theirs
+            assert folder == tmp_path
+    assert not (tmp_path / "zookeeper").exists()
 
 
 async def test_a_temporary_data_folder_is_removed_and_a_given_one_is_kept(tmp_path: Path) -> None:
