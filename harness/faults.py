@@ -37,6 +37,19 @@ _PARTITION_FIELDS = ("partition_index", "partition")
 CONTROLLER = "controller"
 _RELATIONS = ("older", "equal", "newer")
 
+#: the types that JSON may give the fields of a rule: a wrong one would match nothing, or end a node
+_NUMBERS = "source to version partition nth every seed truncate corrupt segments close_after"
+_FLAGS = "is_request drop hold duplicate reorder reset half_open"
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_NUMBERS.split(), (int,)),
+    **dict.fromkeys(_FLAGS.split(), (bool,)),
+    **dict.fromkeys(("listener", "client_id", "topic"), (str,)),
+    **dict.fromkeys(("probability", "delay", "jitter", "bandwidth", "slow_close"), (int, float)),
+    **dict.fromkeys(("controller_epoch", "broker_epoch", "error"), (int, str)),
+    "api": (str, list),
+    "change": (dict,),
+}
+
 
 @dataclass(kw_only=True, eq=False)
 class Rule(Selection):
@@ -286,22 +299,32 @@ class Rule(Selection):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Rule:
-        """Raises HarnessError for fields that a rule does not have."""
-        known = {f.name for f in dataclasses.fields(cls) if f.init}
+        """Raises HarnessError for fields that a rule does not have, and for values that they cannot have."""
+        known = {f.name: f.default for f in dataclasses.fields(cls) if f.init}
         if unknown := sorted(fields.keys() - known):
             raise HarnessError(f"a rule has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        for name, value in fields.items():
+            if value is not None or not (known[name] is None or name == "is_request"):
+                _check_type(name, value)
         values = dict(fields)
-        if isinstance(values.get("error"), str):
+        if (error := values.get("error")) is not None:
             try:
-                values["error"] = ErrorCode[values["error"]]
-            except KeyError:
-                raise HarnessError(f"Rule(error={values['error']}): Kafka has no such error") from None
-        elif values.get("error") is not None:
-            values["error"] = ErrorCode(values["error"])
+                values["error"] = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
+            except (KeyError, ValueError):
+                raise HarnessError(f"Rule(error={error}): Kafka has no such error") from None
         try:
             return cls(**values)
         except TypeError as e:
             raise HarnessError(f"a rule has no such values: {values} ({e})") from None
+
+
+def _check_type(name: str, value: Any) -> None:
+    """Raises HarnessError."""
+    if name not in _TYPES:
+        raise HarnessError(f"Rule({name}={value!r}): a function works only for nodes in this process")
+    types = _TYPES[name]
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise HarnessError(f"Rule({name}={value!r}): must be of type {' or '.join(t.__name__ for t in types)}")
 
 
 class TakesRules(Protocol):

@@ -257,7 +257,15 @@ async def test_the_end_of_a_connection_is_learnt_late(rule: Rule, expected: floa
         ({"probability": 2}, "must be from 0 to 1"),
         ({"api": "Leader"}, "api=Leader: Kafka has no such API"),
         ({"error": "NOPE"}, r"Rule\(error=NOPE\): Kafka has no such error"),
+        ({"error": 99999}, r"Rule\(error=99999\): Kafka has no such error"),
         ({"speed": 1}, "a rule has no speed; it has api, bandwidth"),
+        ({"to": "1"}, r"Rule\(to='1'\): must be of type int"),
+        ({"nth": True}, r"Rule\(nth=True\): must be of type int"),
+        ({"delay": "x"}, r"Rule\(delay='x'\): must be of type int or float"),
+        ({"is_request": "maybe"}, r"Rule\(is_request='maybe'\): must be of type bool"),
+        ({"drop": None}, r"Rule\(drop=None\): must be of type bool"),
+        ({"where": "x"}, r"Rule\(where='x'\): a function works only for nodes in this process"),
+        ({"change": [1]}, r"Rule\(change=\[1\]\): must be of type dict"),
     ],
 )
 def test_rules_that_cannot_be(fields: dict[str, Any], error: str) -> None:
@@ -270,6 +278,8 @@ def test_rules_as_json() -> None:
     fields = {"api": ["LeaderAndIsr"], "to": 2, "nth": 3, "delay": 5, "error": ErrorCode.STALE_BROKER_EPOCH}
     assert rule.to_json() == fields
     assert Rule.from_json({**fields, "error": "STALE_BROKER_EPOCH"}).to_json() == fields
+    given = {"is_request": None, "source": None, "bandwidth": 5, "controller_epoch": "older", "change": {"a": None}}
+    assert Rule.from_json(given).to_json() == {k: v for k, v in given.items() if k != "source"}
     with pytest.raises(HarnessError, match="works only for nodes in this process"):
         Rule(where=lambda _: True).to_json()
 

@@ -117,7 +117,7 @@ async def test_a_fault_from_its_beginning_to_its_end() -> None:
         ("POST", "/faults", [1], 400, "the body is not an object"),
         ("POST", "/faults", {"apo": "Fetch"}, 400, "a rule has no apo"),
         ("POST", "/faults", {"api": "Fetsch"}, 400, "Kafka has no such API"),
-        ("POST", "/faults", {"delay": "long"}, 400, "a rule has no such values"),
+        ("POST", "/faults", {"delay": "long"}, 400, "must be of type int or float"),
         ("GET", "/faults/7", None, 404, "there is no fault 7; there are none"),
         ("GET", "/", None, 404, "there is no /"),
         ("POST", "/nodes/1/log-dirs/fail", None, 400, "log-dir fail needs node (int), dir (str) in the path or in"),
