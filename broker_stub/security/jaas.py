@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 _CONTROL_FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
-#: a comment, a quoted text, a word, or one other character
+#: a comment, a quoted text, a word, or one other character; what begins like a number is no word, as for Java
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)"""
     r"""|"(?P<double>(?:\\.|[^"\\\n])*)"|'(?P<single>(?:\\.|[^'\\\n])*)'"""
-    r"""|(?P<word>[A-Za-z0-9_$.\x80-\U0010ffff-]+)|(?P<other>.)""",
+    r"""|(?P<word>[A-Za-z_$\x80-\U0010ffff][A-Za-z0-9_$.\x80-\U0010ffff-]*)|(?P<other>.)""",
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)

@@ -14,7 +14,7 @@ from kce.broker_stub.security.jaas import parse_jaas
         ("a.B REQUIRED user=alice;", {"user": "alice"}),
         ("a.B requisite user_a=\"x y\" user_b='z';", {"user_a": "x y", "user_b": "z"}),
         (r'a.B optional password="a\"b\\c\x3d";', {"password": 'a"b\\cx3d'}),
-        ('a.B sufficient\n  k$1="v;=" // no k2=v2;\n /* k3=v3 */ n=5 ;', {"k$1": "v;=", "n": "5"}),
+        ('a.B sufficient\n  k$1="v;=" // no k2=v2;\n /* k3=v3 */ n5=a-5.b ;', {"k$1": "v;=", "n5": "a-5.b"}),
         ("a.B required mail='alice@example.com' useKeyTab=true;", {"mail": "alice@example.com", "useKeyTab": "true"}),
         ('a.B required dc="" é="ü";', {"dc": "", "é": "ü"}),
     ],
@@ -34,6 +34,9 @@ def test_an_entry(text: str, options: dict[str, str]) -> None:
         ("a.B required user;", "option user of a.B has no value"),
         ("a.B required user=;", "option user of a.B has no value"),
         ("a.B required user alice;", "option user of a.B has no value"),
+        ("a.B required user=5;", "option user of a.B has no value"),  # a number, which is not a text
+        ("a.B required user=-1.5e3;", "option user of a.B has no value"),
+        ("a.B required user=.b;", "option user of a.B has no value"),
         ("a.B required; c.D required;", "2 login modules"),
         ("= required;", "name of a login module is missing"),
     ],
