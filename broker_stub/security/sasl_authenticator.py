@@ -13,7 +13,13 @@ from kce import wire
 from kce.broker_stub.security.config import SaslConfig
 from kce.broker_stub.security.credentials import CredentialCache
 from kce.broker_stub.security.principal import KafkaPrincipal
-from kce.broker_stub.security.sasl_servers import SaslAuthenticationFailure, SaslFailure, SaslServer, sasl_server
+from kce.broker_stub.security.sasl_servers import (
+    BrokenToken,
+    SaslAuthenticationFailure,
+    SaslFailure,
+    SaslServer,
+    sasl_server,
+)
 from kce.wire import (
     ApiVersionsRequest,
     ErrorCode,
@@ -112,7 +118,7 @@ class SaslServerAuthenticator:
                     f"the SASL mechanism changed during re-authentication from {self._previous.mechanism}"
                 )
             return self._kafka_request(frame)
-        except wire.DecodeError as e:
+        except (wire.DecodeError, BrokenToken) as e:
             raise BadExchange(str(e)) from None
 
     def _kafka_request(self, frame: bytes) -> bytes:

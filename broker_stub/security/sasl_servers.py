@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, Protocol
 
-import orjson
-
 from kce.broker_stub.security import scram
 from kce.broker_stub.security.config import OAUTHBEARER, PLAIN
 from kce.broker_stub.security.credentials import CredentialCache
 from kce.broker_stub.security.jaas import LoginModule
-from kce.broker_stub.security.oauthbearer import CONTROL_A, BadToken, InitialResponse, UnsecuredValidator
+from kce.broker_stub.security.oauthbearer import (
+    CONTROL_A,
+    BadToken,
+    InitialResponse,
+    NoAlgorithm,
+    UnsecuredValidator,
+)
 
 _USER_OPTION: Final = "user_"
 TOKEN_AUTH: Final = "tokenauth"  # noqa: S105 - an extension's name
@@ -27,6 +31,10 @@ class SaslAuthenticationFailure(SaslFailure):
     """The client is not authenticated, and may be told this text."""
 
 
+class BrokenToken(Exception):
+    """A token that Kafka's server does not expect, and breaks at: the client gets no answer."""
+
+
 class SaslServer(Protocol):
     """One exchange. The last three are there once it is ``complete``."""
 
@@ -37,7 +45,7 @@ class SaslServer(Protocol):
     token_authenticated: bool
 
     def evaluate(self, token: bytes) -> bytes:
-        """The answer to the client's next token. Raises SaslFailure."""
+        """The answer to the client's next token. Raises SaslFailure, BrokenToken."""
 
 
 class PlainServer:
@@ -127,7 +135,10 @@ class ScramServer:
         if not final.nonce.endswith(answer.nonce):
             raise SaslFailure("the nonce of the last message is not that of the first")
         signed = scram.auth_message(first, answer, final)
-        client_key = scram.xor(self._mechanism.hmac(credential.stored_key, signed), final.proof)
+        signature = self._mechanism.hmac(credential.stored_key, signed)
+        if len(final.proof) != len(signature):
+            raise BrokenToken("the proof has a wrong length")
+        client_key = scram.xor(signature, final.proof)
         if not hmac.compare_digest(self._mechanism.hash(client_key), credential.stored_key):
             raise SaslFailure("the proof is wrong")
         self._begun, self.complete = None, True
@@ -156,13 +167,14 @@ class OAuthBearerServer:
             raise SaslFailure(str(e)) from None
         try:
             found = self._validator.validate(response.token, self._now_ms())
+        except NoAlgorithm as e:
+            raise BrokenToken(str(e)) from None
         except BadToken as e:
-            status = {"status": "invalid_token"} if e.scope is None else {
-                "status": "insufficient_scope", "scope": e.scope
-            }  # fmt: skip
-            error = orjson.dumps(status)
-            self._error = error.decode()
-            return error
+            self._error = '{"status":"invalid_token"}'
+            if e.scope is not None:  # as Java prints a list
+                scope = ", ".join(e.scope)
+                self._error = f'{{"status":"insufficient_scope", "scope":"[{scope}]"}}'
+            return self._error.encode()
         if response.authorization_id not in ("", found.principal):
             raise SaslAuthenticationFailure(
                 f"Authentication failed: Client requested an authorization id ({response.authorization_id}) that is "

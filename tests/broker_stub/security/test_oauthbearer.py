@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from kce.broker_stub.security.oauthbearer import BadToken, InitialResponse, Token, UnsecuredValidator, unsecured_token
+from kce.broker_stub.security.oauthbearer import (
+    BadToken,
+    InitialResponse,
+    NoAlgorithm,
+    Token,
+    UnsecuredValidator,
+    unsecured_token,
+)
 
 NOW_MS = 1_000_000
 CLAIMS = {"sub": "alice", "exp": 1001, "iat": 999, "scope": ["a", " b "]}
@@ -46,7 +53,7 @@ def test_a_scope_that_is_missing() -> None:
     for scope in (["a"], "b", None, 5):
         with pytest.raises(BadToken, match=r"the scope . is missing") as caught:
             validated(CLAIMS | {"scope": scope}, RequiredScope="a b")
-        assert caught.value.scope == "a b"
+        assert caught.value.scope == ["a", "b"]
 
 
 def test_a_token_that_expires_before_it_is_issued() -> None:
@@ -58,17 +65,27 @@ def part(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
+NULL, NONE = '{"alg": null}', '{"alg": "none"}'
+
+
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        ("a.b", "three parts"), (f"{part('{}')}.{part('{}')}.", "algorithm is not none"),
-        (unsecured_token(CLAIMS) + "sig", "has a signature"), (f"{part('[]')}.{part('{}')}.", "no JSON object"),
+        ("a.b", "three parts"), (f"{part(NULL)}.{part('{}')}.", "algorithm is not none"),
+        (unsecured_token(CLAIMS) + "sig", "has a signature"), (f"{part(NONE)}..", "three parts"),
         (f"{part('{')}.{part('{}')}.", "malformed"), ("a.b.", "malformed"),
+        (f"{part(NONE)}.{part('[]')}.", "the claim sub is missing"),
     ],
 )  # fmt: skip
 def test_what_is_no_unsecured_token(token: str, why: str) -> None:
     with pytest.raises(BadToken, match=why):
         UnsecuredValidator.of({}).validate(token, NOW_MS)
+
+
+@pytest.mark.parametrize("header", ["", "{}", "[]", "null", "5"])
+def test_a_header_without_an_algorithm(header: str) -> None:
+    with pytest.raises(NoAlgorithm):
+        UnsecuredValidator.of({}).validate(f"{part(header)}.{part('{}')}.", NOW_MS)
 
 
 @pytest.mark.parametrize("skew", ["-1", "x", "1.5"])

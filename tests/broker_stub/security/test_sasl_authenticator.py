@@ -212,6 +212,13 @@ def test_what_cannot_be_parsed_ends_the_connection_at_once(frame: bytes) -> None
         exchange.receive(frame)
 
 
+def test_a_token_that_kafka_breaks_at_ends_the_connection_at_once() -> None:
+    exchange = authenticator()
+    exchange.receive(handshake("OAUTHBEARER"))
+    with pytest.raises(BadExchange, match="no algorithm"):
+        exchange.receive(token(InitialResponse("e30.e30.").encode()))
+
+
 def test_a_first_packet_that_is_not_kafkas_is_refused_late() -> None:
     """Kafka takes it for GSSAPI's, which is not enabled."""
     with pytest.raises(AuthenticationFailed, match="the first packet"):

@@ -10,6 +10,7 @@ from kce.broker_stub.security.config import login_module
 from kce.broker_stub.security.credentials import CredentialCache
 from kce.broker_stub.security.oauthbearer import CONTROL_A, InitialResponse, UnsecuredValidator, unsecured_token
 from kce.broker_stub.security.sasl_servers import (
+    BrokenToken,
     OAuthBearerServer,
     PlainServer,
     SaslAuthenticationFailure,
@@ -86,7 +87,7 @@ def test_what_a_client_is_told_of_its_token() -> None:
     validator = UnsecuredValidator.of({"unsecuredValidatorRequiredScope": "a b"})
     expired = unsecured_token({"sub": "alice", "exp": 1})
     for token, error in (
-        (expired, b'{"status":"invalid_token"}'), (TOKEN, b'{"status":"insufficient_scope","scope":"a b"}')
+        (expired, b'{"status":"invalid_token"}'), (TOKEN, b'{"status":"insufficient_scope", "scope":"[a, b]"}')
     ):  # fmt: skip
         server = OAuthBearerServer(validator, lambda: NOW_MS)
         assert server.evaluate(InitialResponse(token).encode()) == error
@@ -100,3 +101,8 @@ def test_what_a_client_is_told_of_its_token() -> None:
     assert (server.complete, server.expires_at_ms) == (True, NOW_MS + 60_000)
     with pytest.raises(SaslFailure, match="invalid first message"):
         oauth().evaluate(CONTROL_A)
+
+
+def test_a_token_that_kafka_breaks_at() -> None:
+    with pytest.raises(BrokenToken, match="no algorithm"):
+        oauth().evaluate(InitialResponse("e30.e30.").encode())  # twice an empty object

@@ -11,7 +11,7 @@ import pytest
 
 from kce.broker_stub.security import scram
 from kce.broker_stub.security.credentials import CredentialCache, TokenCredential
-from kce.broker_stub.security.sasl_servers import SaslAuthenticationFailure, SaslFailure, ScramServer
+from kce.broker_stub.security.sasl_servers import BrokenToken, SaslAuthenticationFailure, SaslFailure, ScramServer
 from kce.broker_stub.security.scram import (
     BadScramMessage,
     ClientFinal,
@@ -283,11 +283,11 @@ def test_validate_failed_nonce_exchange() -> None:
 # -- ours -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("proof", [b"", b"1" * 32])
-def test_a_wrong_proof_ends_the_exchange(proof: bytes) -> None:  # rule B9.17
+@pytest.mark.parametrize(("proof", "error"), [(b"1" * 32, SaslFailure), (b"", BrokenToken), (b"1" * 31, BrokenToken)])
+def test_a_wrong_proof_ends_the_exchange(proof: bytes, error: type[Exception]) -> None:  # rule B9.17
     exchange = server()
     answer = ServerFirst.parse(exchange.evaluate(first("userA")))
-    with pytest.raises(SaslFailure):
+    with pytest.raises(error):
         exchange.evaluate(ClientFinal(answer.nonce, proof=proof).encode())
     assert not exchange.complete
     with pytest.raises(SaslFailure, match="over"):
