@@ -93,10 +93,10 @@ async def alter_all(
         except InvalidConfig as e:
             result = e.code, _with_resource(resource, str(e))
         except ApiException as e:
-            result = e.code, str(e)
-        except Exception as e:  # the other resources still get their results
+            result = e.code, None if e.code == ErrorCode.UNKNOWN_SERVER_ERROR else str(e)
+        except Exception:  # the other resources still get their results
             log.exception("could not change the settings of %r", resource)
-            result = ErrorCode.UNKNOWN_SERVER_ERROR, str(e)
+            result = ErrorCode.UNKNOWN_SERVER_ERROR, None
         results.append((resource, result))
     return results
 

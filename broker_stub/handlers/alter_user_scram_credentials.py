@@ -59,7 +59,7 @@ async def respond(
     for user, config in configs.items():
         try:
             await services.admin.change_config("users", _name(user), config | _upserted(user, message))
-            results[user] = _result(user, ErrorCode.NONE)
+            results[user] = AlterUserScramCredentialsResult(user=user)
         except Exception as e:
             log.exception("the credentials of user %s could not be changed", user)
             results[user] = _result(user, error_code(e))

@@ -36,7 +36,7 @@ def _refusal(wanted: AclBinding | None) -> Exception | None:
 
 def _result(error: Exception | None) -> AclCreationResult:
     if error is None:
-        return AclCreationResult(error_message=None)
+        return AclCreationResult()
     return AclCreationResult(error_code=error_code(error), error_message=str(error))
 
 

@@ -52,7 +52,7 @@ async def respond(
 def error_response(
     message: DescribeClientQuotasRequest, context: RequestContext, error: ErrorCode
 ) -> DescribeClientQuotasResponse:
-    return DescribeClientQuotasResponse(error_code=error, entries=None)
+    return DescribeClientQuotasResponse(error_code=error, error_message=None, entries=None)
 
 
 HANDLER: Final = Handler(

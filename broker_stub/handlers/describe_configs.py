@@ -111,7 +111,6 @@ async def _describe(
     return DescribeConfigsResult(
         resource_type=resource.resource_type,
         resource_name=name,
-        error_message=None,
         configs=tuple(_results(found, resource, with_synonyms=message.include_synonyms)),
     )
 

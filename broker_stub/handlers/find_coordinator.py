@@ -6,6 +6,7 @@ COORDINATOR_NOT_AVAILABLE, and it is created.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kce.broker_stub.authorization import DENIED
@@ -82,7 +83,8 @@ def error_response(
 ) -> FindCoordinatorResponse:
     if context.api_version < _FIRST_BATCHED_VERSION:
         return _single(_refusal(message.key, error))
-    return FindCoordinatorResponse(coordinators=tuple(_refusal(key, error) for key in message.coordinator_keys))
+    refusals = (replace(_refusal(key, error), error_message=None) for key in message.coordinator_keys)
+    return FindCoordinatorResponse(coordinators=tuple(refusals))
 
 
 HANDLER: Final = Handler(FindCoordinatorRequest, answering(respond), error_response)

@@ -119,7 +119,7 @@ FIELDS: Final = (
 
 async def filled(node: Node) -> Node:
     given = [creation(**dict(zip(FIELDS, acl, strict=True))) for acl in sorted(ACLS)]
-    assert await create(node, *given) == [(ErrorCode.NONE, None)] * len(given)
+    assert await create(node, *given) == [(ErrorCode.NONE, "")] * len(given)
     return node
 
 
@@ -192,7 +192,7 @@ async def test_each_creation_has_its_own_error_in_its_place(node: Node, authoriz
     )
     wrong, right = ErrorCode.INVALID_REQUEST, ErrorCode.NONE
     assert [code for code, _ in results] == [wrong, right, wrong, wrong, wrong, right, wrong, wrong, wrong, right]
-    assert all((text is None) == (code is right) for code, text in results)
+    assert all((text == "") == (code is right) for code, text in results)
     assert {one.name for one in authorizer.cache.resources()} == {"good", "better", "kafka-cluster"}
 
 
@@ -248,7 +248,7 @@ async def test_without_an_authorizer(world: Authorizers, message: wire.Message) 
 
 @pytest.mark.parametrize("version", range(4))
 async def test_patterns_since_version_one(node: Node, authorizer: AclAuthorizer, version: int) -> None:
-    assert await create(node, creation(), version=version) == [(ErrorCode.NONE, None)]
+    assert await create(node, creation(), version=version) == [(ErrorCode.NONE, "")]
     await add(authorizer, prefixed("a"), entry("Write"))
     pattern = ANY if version else LITERAL  # which is what version 0 says
     found = await described(node, version, pattern_type_filter=pattern, resource_name_filter="a")

@@ -222,7 +222,11 @@ ERRORS: Final = [
         ),
     ),
     (wire.DescribeClusterRequest(), (0, 1), wire.DescribeClusterResponse(error_code=ERROR)),
-    (wire.DescribeClientQuotasRequest(), (0, 1), wire.DescribeClientQuotasResponse(error_code=ERROR, entries=None)),
+    (
+        wire.DescribeClientQuotasRequest(),
+        (0, 1),
+        wire.DescribeClientQuotasResponse(error_code=ERROR, error_message=None, entries=None),
+    ),
     (
         wire.AlterClientQuotasRequest(
             entries=tuple(
@@ -256,7 +260,9 @@ ERRORS: Final = [
         wire.FindCoordinatorRequest(coordinator_keys=("g", "h")),
         (4, 6),
         wire.FindCoordinatorResponse(
-            coordinators=tuple(wire.Coordinator(key=key, node_id=-1, port=-1, error_code=ERROR) for key in ("g", "h"))
+            coordinators=tuple(
+                wire.Coordinator(key=key, node_id=-1, port=-1, error_code=ERROR, error_message=None) for key in "gh"
+            )
         ),
     ),
     (wire.InitProducerIdRequest(), (0, 5), wire.InitProducerIdResponse(error_code=ERROR, producer_epoch=-1)),

@@ -238,8 +238,8 @@ async def test_credentials_are_changed(node: Node, store: Store, caplog: pytest.
         ("one", E.DUPLICATE_RESOURCE, twice),
         ("twice", E.DUPLICATE_RESOURCE, twice),
         ("broken", E.UNKNOWN_SERVER_ERROR, None),
-        ("both", E.NONE, None),
-        ("new/", E.NONE, None),
+        ("both", E.NONE, ""),
+        ("new/", E.NONE, ""),
     )
     result = wire.AlterUserScramCredentialsResult
     assert answer == wire.AlterUserScramCredentialsResponse(

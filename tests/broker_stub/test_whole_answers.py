@@ -656,7 +656,7 @@ async def test_described_settings() -> None:  # rules B7.25, B7.26
 
         synonyms = [("retention.ms", "7", 1)]
         retention = {"name": "retention.ms", "value": "7"}
-        described = {"resource_type": 2, "resource_name": "a", "error_message": None}
+        described = {"resource_type": 2, "resource_name": "a", "error_message": ""}
         assert await ask(2, "a", "retention.ms") == (
             wire.DescribeConfigsResult(
                 configs=(

@@ -57,7 +57,7 @@ SETTINGS: Final = {
 }  # fmt: skip
 _LEFT_OUT: Final = frozenset(
     {"throttle_time_ms", "host", "port", "cluster_id", "session_id", "usable_bytes", "total_bytes", "client_host"}
-    | {"client_id", "error_message", "batch_index_error_message", "documentation"}
+    | {"client_id", "batch_index_error_message", "documentation"}
 )
 #: only their sign is compared
 _SIGNS: Final = frozenset(
@@ -179,6 +179,8 @@ class Twin:
 
     def comparable(self, value: Any, name: str = "") -> Any:
         """What both must answer, of an answer or a part of it."""
+        if name == "error_message":  # an empty one is shown; without one clients have their own
+            return value == ""
         match value:
             case uuid.UUID():
                 return self._names.get(value, "an id" if value.version == _RANDOM_ID else str(value))
