@@ -17,8 +17,8 @@ _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z])")
 _UNIVERSAL_INTEGER, _SEQUENCE, _OID, _VERSION_TAG = 0x02, 0x30, 0x06, 0xA0
 _OCTETS, _EXTENSIONS_TAG = 0x04, 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
-#: tag of a text -> its encoding
-_TEXTS: Final = {0x0C: "utf-8", 0x12: "ascii", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1E: "utf-16-be"}
+#: tags of what Java takes for a text; it reads all of them as UTF-8, also a BMPString
+_TEXTS: Final = (0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E)
 #: RFC 2253 has these keywords; other attributes are written as numbers
 _KEYWORDS: Final = {
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET", "2.5.4.10": "O",
@@ -146,15 +146,15 @@ def _attribute(content: bytes) -> str:
     keyword = _KEYWORDS.get(dotted)
     if keyword is None or value_tag not in _TEXTS:
         return f"{keyword or dotted}=#{content[value_at:].hex()}"
-    return f"{keyword}={_escaped(value.decode(_TEXTS[value_tag], 'replace'))}"
+    return f"{keyword}={_escaped(value.decode('utf-8', 'replace'))}"
 
 
 def _escaped(text: str) -> str:
     body = "".join(f"\\{c}" if c in _ESCAPED else "\\00" if c == "\0" else c for c in text)
-    leading = len(body) - len(body.lstrip(" \n"))
+    leading = len(body) - len(body.lstrip(" \r"))
     if leading == len(body):
         return "".join(f"\\{c}" for c in body)
-    trailing = len(body) - len(body.rstrip(" \n"))
+    trailing = len(body) - len(body.rstrip(" \r"))
     end = len(body) - trailing
     start, stop = "".join(f"\\{c}" for c in body[:leading]), "".join(f"\\{c}" for c in body[end:])
     return start + body[leading:end] + stop

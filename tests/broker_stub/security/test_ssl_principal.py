@@ -171,9 +171,12 @@ def test_what_a_certificate_must_have() -> None:
 @pytest.mark.parametrize(
     ("made", "subject"),
     [
-        (attribute(b"\0a\0b", tag=0x1E), "CN=ab"), (attribute(b"\xfc", tag=0x14), "CN=ü"),
+        (attribute(b"\0a\0b", tag=0x1E), "CN=\\00a\\00b"), (attribute(b"\xc3\xbc", tag=0x14), "CN=ü"),
+        (attribute(b"a", tag=0x13), "CN=a"), (attribute(b"a", tag=0x16), "CN=a"), (attribute(b"a", tag=0x1B), "CN=a"),
+        (attribute(b"1", tag=0x12), "CN=#120131"), (attribute(b"a", tag=0x1A), "CN=#1a0161"),
         (attribute(b"\xff"), "CN=\ufffd"), (attribute(b"a\0b"), "CN=a\\00b"), (attribute(b" "), "CN=\\ "),
-        (attribute(b" \n"), "CN=\\ \\\n"), (attribute(b"\na \n"), "CN=\\\na\\ \\\n"),
+        (attribute(b" \r"), "CN=\\ \\\r"), (attribute(b"\ra \r"), "CN=\\\ra\\ \\\r"),
+        (attribute(b"\na \n"), "CN=\na \n"),
         (attribute(b"a", tag=0x04), "CN=#040161"), (attribute(b"a", oid=b"\x55\4\x2a"), "2.5.4.42=#0c0161"),
         (attribute(b"a", oid=b"\0\x81\0"), "0.0.128=#0c0161"), (attribute(b"a", oid=b"\x28"), "1.0=#0c0161"),
         (attribute(b"a", oid=b"\x77"), "2.39=#0c0161"), (attribute(b"a", oid=b"\x4f\1"), "1.39.1=#0c0161"),
