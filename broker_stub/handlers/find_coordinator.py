@@ -28,9 +28,8 @@ _FIRST_VERSION_WITH_SHARE_GROUPS: Final = 6
 
 def respond(message: FindCoordinatorRequest, context: RequestContext, services: Services) -> FindCoordinatorResponse:
     """Raises InvalidRequest."""
-    is_share_group = message.key_type == _SHARE_GROUP and context.api_version >= _FIRST_VERSION_WITH_SHARE_GROUPS
-    if message.key_type not in _TOPICS and not is_share_group:  # rule G1.5
-        raise InvalidRequest(f"key type {message.key_type} is not supported in version {context.api_version}")
+    if message.key_type not in (*_TOPICS, _SHARE_GROUP):  # rule G1.5
+        raise InvalidRequest(f"there is no key type {message.key_type}")
     batched = context.api_version >= _FIRST_BATCHED_VERSION
     keys = message.coordinator_keys if batched else (message.key,)
     found = tuple(_coordinator(key, message.key_type, services, context) for key in keys)
@@ -45,6 +44,8 @@ def _denied(key: str, key_type: int, services: Services, context: RequestContext
 
 
 def _coordinator(key: str, key_type: int, services: Services, context: RequestContext) -> Coordinator:
+    if key_type == _SHARE_GROUP and context.api_version < _FIRST_VERSION_WITH_SHARE_GROUPS:  # rule G1.5
+        return _refusal(key, ErrorCode.INVALID_REQUEST)
     denied = _denied(key, key_type, services, context)
     if denied is not None:
         return _refusal(key, denied)

@@ -183,14 +183,14 @@ async def test_key_types() -> None:  # rules G1.5, G1.6
     node = node_with_coordinators()
     node.cache.update(update_metadata(umr_state(0, leader=7), topic=TRANSACTIONS, alive=(1,)))
 
-    async def codes(kind: int, version: int) -> set[int]:
+    async def errors(kind: int, version: int) -> set[tuple[int, str | None]]:
         request = wire.FindCoordinatorRequest(coordinator_keys=("c",), key_type=kind)
-        return {c.error_code for c in (await node.ask(request, version)).coordinators}
+        return {(c.error_code, c.error_message) for c in (await node.ask(request, version)).coordinators}
 
-    assert await codes(1, 5) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # its leader is not alive
-    assert await codes(2, 5) == {ErrorCode.INVALID_REQUEST}
-    assert await codes(2, 6) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    assert await codes(3, 6) == {ErrorCode.INVALID_REQUEST}
+    assert await errors(1, 5) == {(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")}  # its leader is not alive
+    assert await errors(2, 5) == {(ErrorCode.INVALID_REQUEST, "")}
+    assert await errors(2, 6) == {(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")}
+    assert await errors(3, 6) == {(ErrorCode.INVALID_REQUEST, None)}
 
 
 class Blocks:
