@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _RULE_PATTERN: Final = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE_PATTERN})\s*(,\s*|$)")
 _RULE_PARSER: Final = re.compile(_RULE_PATTERN)
-#: $1 in a replacement, or a character that a backslash makes ordinary
-_REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
+#: $1 or ${name} in a replacement, a dollar sign of neither, or a character that a backslash makes ordinary
+_REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)|\$(?:\{([A-Za-z][A-Za-z0-9]*)\})?", re.DOTALL)
 #: a named group in Java's notation
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z])")
 
@@ -28,7 +29,7 @@ _ESCAPED: Final = ',=+<>#;"\\'
 
 
 class NoMatchingRule(ValueError):
-    """No rule applies to a subject."""
+    """No rule applies to a subject, or one that refers to a group that its pattern does not have."""
 
 
 class _Rule(NamedTuple):
@@ -53,6 +54,10 @@ class _Rule(NamedTuple):
             if found[1] is not None:
                 return found[1]
             digits = found[2]
+            if digits is None or (groups == 0 and digits[0] != "0"):  # Kafka lets only numbers be, and of groups
+                if found[3] not in match.re.groupindex:
+                    raise NoMatchingRule(f"a rule refers to a group that is not there: {self.replacement}")
+                return match[found[3]] or ""
             number = digits
             while int(number) > groups and len(number) > 1:  # $12 is $1 and 2 where there is no twelfth group
                 number = number[:-1]
@@ -94,8 +99,10 @@ def _parse(text: str) -> _Rule | None:
     if match[2] is None:
         return None
     try:
-        pattern = re.compile(_NAMED_GROUP.sub("(?P<", match[2]))
-    except re.error as e:
+        with warnings.catch_warnings():  # of sets in sets, which Python reads otherwise than Java
+            warnings.simplefilter("error", FutureWarning)
+            pattern = re.compile(_NAMED_GROUP.sub("(?P<", match[2]), re.ASCII)  # Java's \w is a letter of ASCII
+    except (re.error, FutureWarning) as e:
         raise ValueError(f"invalid pattern {match[2]!r}: {e}") from None
     return _Rule(pattern, match[3], match[4])
 

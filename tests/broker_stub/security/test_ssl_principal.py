@@ -72,6 +72,31 @@ def test_references_to_groups(rules: str, name: str) -> None:
     assert SslPrincipalMapper(rules).name(NAME) == name
 
 
+@pytest.mark.parametrize(
+    ("rules", "subject", "name"),
+    [
+        ("RULE:^CN=(?<user>\\w+).*$/${user}!/", "CN=Duke,O=x", "Duke!"),
+        ("RULE:^CN=(?:a|(b)).*$/x$1/", "CN=a", "x"), ("RULE:^CN=\\w+$/$0/", "CN=a", "CN=a"),
+        ("RULE:^CN=(\\w+).*$/$1/", "CN=Müller", "M"), ("RULE:(?i)^cn=k$/x/, DEFAULT", "CN=\u212a", "CN=\u212a"),
+    ],
+)  # fmt: skip
+def test_rules_are_read_as_java_reads_them(rules: str, subject: str, name: str) -> None:
+    assert SslPrincipalMapper(rules).name(subject) == name
+
+
+@pytest.mark.parametrize("replacement", ["$1", "$10", "$", "$a", "${a}", "${", "x$"])
+def test_a_reference_to_a_group_that_is_not_there(replacement: str) -> None:
+    """Kafka closes the connection, and does not try the next rule."""
+    with pytest.raises(NoMatchingRule, match="a group that is not there"):
+        SslPrincipalMapper(f"RULE:^CN=.*$/{replacement}/, DEFAULT").name("CN=a")
+
+
+@pytest.mark.parametrize("pattern", ["[a-z&&[^d]]", "[[C]N]", "\\p{Alpha}"])
+def test_what_only_java_has_in_patterns_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="invalid pattern"):
+        SslPrincipalMapper(f"RULE:^CN={pattern}*$/x/")
+
+
 def test_no_rule_applies() -> None:
     with pytest.raises(NoMatchingRule, match=r"no rule applies to CN=a"):
         SslPrincipalMapper("RULE:^OU=(.*)$/$1/").name("CN=a")
