@@ -161,10 +161,11 @@ def _tls(read: Properties, listener: str, where: str) -> TlsConfig:
         )
         given = {"certificates": certificates}
         _check_store(where, "ssl.truststore", trust_store.type, trust_location, given)
-    for name in ("ssl.keystore.type", "ssl.keystore.password", "ssl.key.password"):
-        text(name)
-    for name in ("ssl.truststore.type", "ssl.truststore.password"):
-        text(name)
+    for prefix, is_there in (("ssl.keystore", key_location or key), ("ssl.truststore", trust_location or certificates)):
+        is_pem = (text(f"{prefix}.type") or "").upper() == "PEM"
+        has_password = read.listener_value(listener, f"{prefix}.password") is not None
+        _check_password(where, prefix, is_there=bool(is_there), is_pem=is_pem, has_password=has_password)
+    text("ssl.key.password")
     return TlsConfig(
         where=where,
         key_store=key_store,
@@ -176,6 +177,17 @@ def _tls(read: Properties, listener: str, where: str) -> TlsConfig:
         allows_dn_changes=read.listener_value(listener, "ssl.allow.dn.changes") is True,
         allows_san_changes=read.listener_value(listener, "ssl.allow.san.changes") is True,
     )
+
+
+def _check_password(where: str, prefix: str, *, is_there: bool, is_pem: bool, has_password: bool) -> None:
+    """Raises ConfigError: Kafka's rules for the password of a store, which may be empty."""
+    name = f"{prefix}.password"
+    if has_password and not is_there:
+        raise ConfigError(f"{where}: {name} needs {prefix}.location")
+    if has_password and is_pem:
+        raise ConfigError(f"{where}: {name} is not for stores of type PEM")
+    if is_there and not is_pem and not has_password and prefix == "ssl.keystore":
+        raise ConfigError(f"{where}: {prefix}.location needs {name}")
 
 
 def _check_store(where: str, prefix: str, kind: str, location: str | None, texts: Mapping[str, str | None]) -> None:

@@ -145,16 +145,25 @@ def _load_key(context: ssl.SSLContext, own: Pem) -> None:
 
 def _own(store: KeyStore) -> Pem:
     if store.key is not None and store.certificate_chain is not None:
-        return Pem(_normal(store.key), _normal(store.certificate_chain), store.key_password or "")
+        return _pem(_normal(store.key), _normal(store.certificate_chain), store)
     content = _read(store.location)
     if store.type.upper() == "PKCS12":
+        if store.key_password not in (None, store.password):
+            raise ValueError("the key's password is not that of the PKCS12 store")
         return _own_of_pkcs12(content, store.password)
     blocks = _blocks(content.decode("ascii", "replace"))
     keys = [block for kind, block in blocks if kind.endswith("PRIVATE KEY")]
     chain = [block for kind, block in blocks if kind == "CERTIFICATE"]
     if len(keys) != 1 or not chain:
         raise ValueError(f"{store.location} must hold one private key and its certificates")
-    return Pem(keys[0], "".join(chain), store.key_password or "")
+    return _pem(keys[0], "".join(chain), store)
+
+
+def _pem(key: str, chain: str, store: KeyStore) -> Pem:
+    """Raises ValueError for the password of a key that has none, as Kafka does."""
+    if store.key_password is not None and "ENCRYPTED" not in key:
+        raise ValueError("the key is not encrypted, but has a password")
+    return Pem(key, chain, store.key_password or "")
 
 
 def _own_of_pkcs12(content: bytes, password: str | None) -> Pem:

@@ -14,6 +14,10 @@ from kce.wire.configuration import ConfigError, Properties
 from tests.certificates import authority, plain_users, scram_login
 
 JAAS = "listener.name.data.plain.sasl.jaas.config"
+PKCS12_WITHOUT_PASSWORD = {
+    "ssl.keystore.type": "PKCS12", "ssl.keystore.location": "k", "ssl.keystore.key": "",
+    "ssl.keystore.certificate.chain": "",
+}  # fmt: skip
 SCRAM_JAAS = "listener.name.data.scram-sha-256.sasl.jaas.config"
 
 
@@ -60,6 +64,10 @@ def test_settings_of_the_listener_and_the_mechanism_go_first() -> None:
         ("SSL", {"ssl.keystore.location": "k"}, "set only one of ssl.keystore.location and ssl.keystore.key"),
         ("SSL", {"ssl.keystore.key": ""}, "ssl.keystore.certificate.chain needs ssl.keystore.key"),
         ("SSL", {"ssl.truststore.type": "PKCS12"}, "ssl.truststore.certificates needs ssl.truststore.type=PEM"),
+        ("SSL", {"ssl.keystore.password": "x"}, "ssl.keystore.password is not for stores of type PEM"),
+        ("SSL", {"ssl.truststore.password": ""}, "ssl.truststore.password is not for stores of type PEM"),
+        ("SSL", {"ssl.truststore.certificates": "", "ssl.truststore.password": "x"}, "password needs ssl.truststore."),
+        ("SSL", PKCS12_WITHOUT_PASSWORD, "ssl.keystore.location needs ssl.keystore.password"),
         ("SSL", {"ssl.enabled.protocols": ""}, "ssl.enabled.protocols is empty"),
         ("SSL", {"ssl.enabled.protocols": "SSLv3"}, "must be a list, each element one of TLSv1.2, TLSv1.3"),
         ("SSL", {"ssl.principal.mapping.rules": "RULE:("}, "ssl.principal.mapping.rules=RULE:(: invalid"),
@@ -97,7 +105,7 @@ def test_all_that_is_known_of_a_listener() -> None:
         "sasl.server.max.receive.size": "7", "connection.failed.authentication.delay.ms": "8",
         "connections.max.reauth.ms": "9", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": "k",
         "ssl.keystore.password": "kp", "ssl.key.password": "kkp", "ssl.truststore.type": "pem",
-        "ssl.truststore.location": "t", "ssl.truststore.password": "tp", "ssl.client.auth": "required",
+        "ssl.truststore.location": "t", "ssl.client.auth": "required",
     }  # fmt: skip
     security = BrokerConfig.from_properties(properties).security["DATA"]
     tls, sasl = security.tls, security.sasl
@@ -109,7 +117,7 @@ def test_all_that_is_known_of_a_listener() -> None:
     assert tls.key_store == KeyStore(
         type="PKCS12", location="k", password="kp", key_password="kkp", key=None, certificate_chain=None
     )
-    assert tls.trust_store == TrustStore(type="pem", location="t", password="tp", certificates=None)
+    assert tls.trust_store == TrustStore(type="pem", location="t", password=None, certificates=None)
     assert replace(sasl, jaas={}) == SaslConfig(
         enabled_mechanisms=("PLAIN", "SCRAM-SHA-256"), jaas={}, inter_broker_mechanism="SCRAM-SHA-256",
         max_receive_size=7, max_reauth_ms={"PLAIN": 9, "SCRAM-SHA-256": 9}, failed_authentication_delay_ms=8,

@@ -474,7 +474,12 @@ async def test_stores_in_pem(where: str, tmp_path: Path) -> None:
         ({"ssl.keystore.location": "{folder}/missing.pem"}, "No such file"),
         ({"ssl.keystore.location": "{folder}/ca.pem"}, "must hold one private key and its certificates"),
         ({"ssl.truststore.location": "{folder}/empty.pem"}, "there is no PEM block in it"),
-        ({"ssl.keystore.type": "PKCS12"}, "its certificates cannot be used"),
+        ({"ssl.keystore.type": "PKCS12", "ssl.keystore.password": "x"}, "its certificates cannot be used"),
+        ({"ssl.key.password": "x"}, "the key is not encrypted, but has a password"),
+        (
+            {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": "x", "ssl.key.password": "y"},
+            "the key's password is not that of the PKCS12 store",
+        ),
     ],
 )
 def test_certificates_that_cannot_be_used(wrong: dict[str, str], why: str, tmp_path: Path) -> None:
