@@ -13,6 +13,7 @@ from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.transactions.verifier import Errors, OnVerified
 from kce.wire import ErrorCode
 from kce.wire.batch_header import BatchHeader, read_headers
+from kce.wire.record import NO_PRODUCER
 from kce.wire.vocabulary import TopicPartition
 
 #: what old clients repeat with one that makes them repeat it (rule T10.13)
@@ -110,7 +111,11 @@ class TransactionVerification:
         producers: set[tuple[int, int]] = set()
         for topic_partition, data in records.items():
             headers = [header for _, header in read_headers(data)]
-            transactional = {(h.producer_id, h.producer_epoch) for h in headers if h.is_transactional}
+            transactional = {
+                (h.producer_id, h.producer_epoch)
+                for h in headers
+                if h.is_transactional and h.producer_id != NO_PRODUCER
+            }
             if transactional:
                 producers |= transactional
                 first[topic_partition] = headers[0]

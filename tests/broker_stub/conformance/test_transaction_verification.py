@@ -175,6 +175,13 @@ async def test_records_of_two_producers() -> None:  # rule T10.3
         assert host.questions.asked == []
 
 
+async def test_transactional_records_without_a_producer() -> None:  # rule T10.3
+    async with running() as host:
+        results = host.produce({A0: records(-1, pid=-1)})
+        assert results[0][A0][1] is E.NONE
+        assert not host.questions.asked
+
+
 @case("TRM-8")
 @case("TRM-12")
 async def test_a_partition_that_is_not_led_here() -> None:  # rule T10.4
