@@ -21,7 +21,7 @@ from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.pairing import Message, NoResponse, Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
-from kce.captures.files.chronology import chronological
+from kce.captures.files.chronology import StepsBack, chronological
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import Dissector, Place, Segment
 
@@ -67,8 +67,8 @@ class Decoder:
 
     def _segments(self) -> Iterator[Segment]:
         """Segments to decode; counts everything else."""
-        capture, quality = self._capture, self.quality
-        for packet, segment in by_time(capture) if isinstance(capture, CaptureFile) else capture:
+        capture, quality, steps = self._capture, self.quality, StepsBack()
+        for packet, segment in by_time(capture, steps) if isinstance(capture, CaptureFile) else capture:
             quality.packets += 1
             quality.cut_packets += packet.wire_bytes > len(packet.data)
             if isinstance(segment, str):
@@ -80,6 +80,7 @@ class Decoder:
         quality.dropped = capture.dropped
         if isinstance(capture, CaptureFile):
             quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
+            quality.sources += steps.notes(capture.name)
         else:
             quality.problems += capture.problems
             quality.duplicates = capture.duplicates
@@ -103,14 +104,14 @@ class Decoder:
             yield message
 
 
-def by_time(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:
+def by_time(capture: CaptureFile, steps: StepsBack | None = None) -> Iterator[tuple[Packet, Segment | str]]:
     """Dissected packets, sorted by time unless the capture is a stream that may still grow."""
     dissector = Dissector(capture.name)
     segments = ((packet, dissector.dissect(packet)) for packet in capture)
     if not capture.is_complete:
         yield from segments
         return
-    for order, (packet, segment) in enumerate(chronological(segments, _time_of), capture.first):
+    for order, (packet, segment) in enumerate(chronological(segments, _time_of, steps=steps), capture.first):
         if packet.number != order and isinstance(segment, Segment):
             yield packet, segment._replace(place=segment.place._replace(order=order))
         else:

@@ -22,7 +22,7 @@ from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
 from kce.captures.fast import block_kernels as b
 from kce.captures.fast import frame_kernels as f
 from kce.captures.files import packet_kernels as k
-from kce.captures.files.chronology import LOOKAHEAD, order_by_time
+from kce.captures.files.chronology import LOOKAHEAD, StepsBack, order_by_time
 from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, Packet
 from kce.captures.tcp.segment_kernels import dissect
 from kce.captures.tcp.segments import Dissector, Place, Segment, address_text, connection_text
@@ -53,7 +53,9 @@ def dissected(
 
     FILE of each is ``file``. With ``ports``, only segments to and from these.
     """
-    return sorted_by_time(_dissected(capture, quality, window_bytes, file, ports))
+    steps = StepsBack()
+    yield from sorted_by_time(_dissected(capture, quality, window_bytes, file, ports), steps=steps)
+    quality.sources += steps.notes(capture.name)
 
 
 def first_block(capture: CaptureFile, window_bytes: int, ports: Collection[int] = ()) -> Block | None:
@@ -256,16 +258,18 @@ def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Se
 # by time
 
 
-def sorted_by_time(blocks: Iterable[Block], lookahead: int = LOOKAHEAD) -> Iterator[Block]:
+def sorted_by_time(
+    blocks: Iterable[Block], lookahead: int = LOOKAHEAD, steps: StepsBack | None = None
+) -> Iterator[Block]:
     """The blocks of one capture with its segments in chronological order (``captures.files.chronology``)."""
     begin_ns = 0
-    for block in _reordered(blocks, lookahead):
+    for block in _reordered(blocks, lookahead, steps):
         begin_ns = max(begin_ns, int(block.packets[0, k.TIME]))
         yield block._replace(begin_ns=begin_ns)
         begin_ns = max(begin_ns, int(block.packets[:, k.TIME].max()))
 
 
-def _reordered(blocks: Iterable[Block], lookahead: int) -> Iterator[Block]:
+def _reordered(blocks: Iterable[Block], lookahead: int, steps: StepsBack | None) -> Iterator[Block]:
     held: deque[Block] = deque()
     count = 0
     for block in blocks:
@@ -278,7 +282,7 @@ def _reordered(blocks: Iterable[Block], lookahead: int) -> Iterator[Block]:
         held.append(block._replace(packets=packets))
         count += kept
         if not in_order:
-            held = deque([_merged(held)])
+            held = deque([_merged(held, steps)])
         while held and count - len(held[0].packets) >= lookahead:
             count -= len(held[0].packets)
             yield held.popleft()
@@ -290,7 +294,7 @@ def _reordered(blocks: Iterable[Block], lookahead: int) -> Iterator[Block]:
     yield from held
 
 
-def _merged(blocks: Iterable[Block]) -> Block:
+def _merged(blocks: Iterable[Block], steps: StepsBack | None) -> Block:
     """One block of the segments of several, in chronological order."""
     blocks = list(blocks)
     packets = np.concatenate([block.packets for block in blocks])
@@ -302,7 +306,7 @@ def _merged(blocks: Iterable[Block]) -> Block:
         at += size
     packets[0, k.PAYLOAD] = 0
     np.cumsum(packets[:-1, k.SIZE], out=packets[1:, k.PAYLOAD])
-    return Block(data, packets[order_by_time(packets[:, k.TIME].tolist())])
+    return Block(data, packets[order_by_time(packets[:, k.TIME].tolist(), steps)])
 
 
 # several captures

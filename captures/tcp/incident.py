@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from kce.captures.files.chronology import chronological
+from kce.captures.files.chronology import StepsBack, chronological
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import SYN, Dissector, Place, Segment
 
@@ -90,7 +90,9 @@ class Incident:
         dissector = Dissector(capture.name)
         ahead_ns = self._ahead_ns.get(capture.name, 0)
         segments = ((p.time_ns - ahead_ns, index, p, dissector.dissect(p)) for p in capture)
-        return chronological(segments, _time)
+        steps = StepsBack()
+        yield from chronological(segments, _time, steps=steps)
+        self.notes += steps.notes(capture.name)
 
 
 def _time(item: tuple[int, int, Packet, Segment | str]) -> int:

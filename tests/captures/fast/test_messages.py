@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,11 @@ from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.render import JsonRenderer, Renderer
 from kce.captures.fast.messages import BulkDecoder
 from kce.captures.files.pcap import CaptureFile
+from kce.captures.tcp.incident import Incident
 from kce.harness.cli import captures as cli
 from tests.captures.exchanges.test_decode import in_process
 from tests.captures.exchanges.test_exactness import CASES, tap_of
+from tests.captures.made_files import pcap
 from tests.captures.samples import CAPTURES, unzipped
 from tests.captures.wiretap import Wiretap, observe
 
@@ -52,6 +55,22 @@ def test_holes_that_span_windows():
     windows = list(BulkDecoder(CaptureFile(io.BytesIO(capture), "x"), window_bytes=SMALL_WINDOW).path.windows())
     assert len(windows) > 3
     assert both(capture, SMALL_WINDOW)
+
+
+def test_a_clock_that_is_set_back_is_remarked(tmp_path):
+    """As in files that were joined in a wrong order."""
+    with CaptureFile(CAPTURES["kafka-3.9.1-tour"]) as capture:
+        packets = [(packet.time_ns, packet.data) for packet in capture]
+    path = str(tmp_path / "joined.pcap")
+    Path(path).write_bytes(pcap(packets[1500:] + packets[:1500], nanoseconds=True))
+    with CaptureFile(path) as slow, CaptureFile(path) as fast:
+        decoders = [Decoder(slow), BulkDecoder(fast, window_bytes=50_000), Decoder(Incident([path]))]
+        for decoder in decoders:
+            assert len(list(decoder.messages())) < 1038  # requests have lost their connections
+            (remark,) = decoder.quality.sources
+            assert remark.startswith(f"{path}: time goes back once by 2")  # to the next one in the block
+            assert " s at 2026-11-21T02:44:45Z" in remark
+            assert remark in decoder.quality.lines()
 
 
 def test_the_command_takes_it_for_large_files(monkeypatch):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kce.captures.files.chronology import LOOKAHEAD, MAX_LATE, chronological
+from kce.captures.files.chronology import LOOKAHEAD, MAX_LATE, StepsBack, chronological
 
 
 def sort(times, lookahead=LOOKAHEAD):
@@ -33,6 +33,15 @@ def test_items_of_one_time_keep_their_order():
 def test_nothing_moves_across_a_clock_that_is_set_back(before):
     times = [*range(10_000, 10_000 + before), *range(MAX_LATE + 1), *range(9_000, 9_100)]
     assert sort(times) == times
+
+
+def test_each_step_is_told_once_with_the_first():
+    times = [*range(100_000, 105_000), *range(5_000), *range(300)]
+    steps = StepsBack()
+    list(chronological([time * 10**9 for time in times], lambda time: time, steps=steps))
+    (note,) = steps.notes("late.pcap")
+    assert note.startswith("late.pcap: time goes back 2 times, first by 104,999.000 s at 1970-01-02T05:09:59Z")
+    assert StepsBack().notes("late.pcap") == []
 
 
 def test_few_items_that_are_late_are_no_step():
