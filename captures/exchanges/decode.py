@@ -32,6 +32,7 @@ MAX_WAITING_MESSAGES = 20_000
 class Source(Protocol):
     """Input of ``Decoder``: packets with the segment in each (or what it is instead), then notes and problems."""
 
+    unreadable: list[str]
     problems: list[str]
     notes: list[str]
     dropped: int
@@ -82,6 +83,7 @@ class Decoder:
             quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
             quality.sources += steps.notes(capture.name)
         else:
+            quality.unreadable += capture.unreadable
             quality.problems += capture.problems
             quality.duplicates = capture.duplicates
             quality.sources += capture.notes

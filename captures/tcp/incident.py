@@ -20,7 +20,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from kce.captures.errors import CaptureError
 from kce.captures.files.chronology import StepsBack, chronological
+from kce.captures.files.locations import check_location
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import SYN, Dissector, Place, Segment
 
@@ -55,18 +57,32 @@ class Clock(NamedTuple):
 
 
 class Incident:
-    """Opens all ``locations`` (CaptureError) and compares their clocks. Iterated once.
+    """Opens all ``locations`` and compares their clocks. Iterated once.
 
+    Raises CaptureError if one does not exist or none is a capture; others are left out, and are ``unreadable``.
     Iteration gives packets with times of the first file's clock, and the segment in each (or what it is instead).
     """
 
     def __init__(self, locations: Sequence[str | os.PathLike[str]]) -> None:
-        self.names = [os.fspath(location) for location in locations]
+        self.names: list[str] = []
+        self.unreadable: list[str] = []
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.dropped = 0
         self.duplicates = 0
-        self.clocks = _clocks([_survey(name) for name in self.names], self.names)
+        for location in locations:
+            check_location(location)
+        surveys = []
+        for location in locations:
+            name = os.fspath(location)
+            try:
+                surveys.append(_survey(name))
+                self.names.append(name)
+            except CaptureError as e:
+                self.unreadable.append(str(e))
+        if not self.names:
+            raise CaptureError("; ".join(self.unreadable))
+        self.clocks = _clocks(surveys, self.names)
         self.notes += map(str, self.clocks)
         self._ahead_ns = {clock.file: clock.ahead_ns for clock in self.clocks}
 

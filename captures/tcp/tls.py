@@ -41,6 +41,7 @@ class Decrypted:
         if tshark is None:
             raise CaptureError("decrypting TLS needs tshark (of Wireshark), which is not installed")
         self.name = name
+        self.unreadable: list[str] = []
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.dropped = self.duplicates = 0

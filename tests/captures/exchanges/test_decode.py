@@ -242,6 +242,21 @@ def test_what_is_no_capture_fails_in_one_line(tmp_path, content, error):
     assert (code, out, err) == (1, "", f"kce: {path}: {error}\n")
 
 
+def test_what_is_no_capture_among_others_is_said_and_they_are_printed(tmp_path):
+    zombie = str(CAPTURES["kafka-3.9.1-zombie"])
+    (tmp_path / "empty.pcap").touch()
+    _, wanted, _ = decode(zombie)
+    code, out, err = decode(str(tmp_path / "empty.pcap"), zombie)
+    assert (code, out) == (1, wanted)
+    assert f"kce: {tmp_path}/empty.pcap: not a capture: the file is empty\n" in err
+    _, summary, _ = decode("--summary", str(tmp_path / "empty.pcap"), zombie)
+    assert f"\n{tmp_path}/empty.pcap: not a capture" in summary
+    (tmp_path / "other.pcap").touch()
+    code, out, err = decode(str(tmp_path / "empty.pcap"), str(tmp_path / "other.pcap"))
+    assert (code, out, err.count("the file is empty")) == (1, "", 2)
+    assert decode(zombie, str(tmp_path / "nowhere.pcap"))[:2] == (1, "")
+
+
 def test_a_directory_is_no_capture(tmp_path):
     code, _, err = decode(str(tmp_path))
     assert (code, err) == (1, f"kce: {tmp_path}: a directory, not a capture\n")
