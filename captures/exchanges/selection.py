@@ -42,7 +42,8 @@ class Selection:
 
     A broker is an id, or an address as packets show it or as it was announced; ``cluster`` is learnt from the whole
     capture. ``since_ns`` is inclusive, ``until_ns`` exclusive; both are compared with the time of the packet that
-    completes the message. Raises ValueError for a broker id that the capture does not announce.
+    completes the message. Raises ValueError for what is neither, and for an id that the capture does
+    not announce.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class Selection:
             if broker.isdecimal() and int(broker) not in announced:
                 known = f"announced are {', '.join(map(str, announced))}" if announced else "it announces none"
                 raise ValueError(f"no UpdateMetadata request announces a broker {broker}: {known}")
+            if not broker.isdecimal() and not _is_address(broker):
+                raise ValueError(f"{broker!r} is neither a broker's id nor HOST:PORT")
 
     def __contains__(self, message: object) -> bool:
         if not isinstance(message, (Request, Response)):
@@ -89,3 +92,8 @@ class Selection:
                 names |= {str(listener.broker_id), f"{listener.host}:{listener.port}"}
             found = self._servers[server] = not self._brokers.isdisjoint(names)
         return found
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536

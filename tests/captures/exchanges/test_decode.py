@@ -154,6 +154,13 @@ def test_a_broker_that_is_not_announced():
     assert err.endswith("no UpdateMetadata request announces a broker 9: announced are 1, 2, 3\n")
 
 
+@pytest.mark.parametrize("broker", ["abc", "127.0.0.1:", ":9092", "127.0.0.1:99999", "-1"])
+def test_what_is_no_broker(broker):
+    code, out, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--broker", broker)
+    assert (code, out) == (2, "")
+    assert err.endswith(f"{broker!r} is neither a broker's id nor HOST:PORT\n")
+
+
 def test_ports_that_are_given():
     path = str(CAPTURES["kafka-3.9.1-zombie"])
     of_3 = scenario("kafka-3.9.1-zombie")["brokers"]["3"]
