@@ -74,8 +74,13 @@ class FolderTail(DataSourceStreamReader):
         """
         found = []
         for entry in os.scandir(self._folder):
-            stat = entry.stat()
-            if entry.is_file() and entry.name.rstrip("0123456789").endswith(_ENDINGS) and stat.st_size >= _LEAST_BYTES:
+            if not entry.name.rstrip("0123456789").endswith(_ENDINGS) or not entry.is_file():
+                continue
+            try:
+                stat = entry.stat()
+            except FileNotFoundError:  # a ring buffer has removed it meanwhile
+                continue
+            if stat.st_size >= _LEAST_BYTES:
                 begun_ns = first_time_ns(entry.path)
                 # a file without a packet is the newest
                 begun_ns = MAX_TIME_NS if begun_ns is None else begun_ns

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from kce.captures.errors import CaptureError
+from kce.captures.spark import tail as tail_module
 from kce.captures.spark.tail import FolderTail
 from kce.captures.tables.rows import LEVELS
 from tests.captures.samples import unzipped
@@ -69,6 +72,21 @@ class TestTail:
         answered = [row for row in table("exchanges", ZOMBIE).to_pylist() if row["response_packet"]]
         found = [row for row in pa.concat_tables(batches).to_pylist() if row["response_packet"]]
         assert same("exchanges", found, *places) == same("exchanges", answered, *places)
+
+    def test_a_file_that_a_ring_removes_meanwhile_is_no_failure(self, tmp_path, halves, monkeypatch):
+        """It is in the folder's list, but is gone when it is looked at."""
+        later, earlier = (path.read_bytes() for path in halves)
+        (tmp_path / "x.pcap1").write_bytes(later)
+        (tmp_path / "x.pcap0").write_bytes(earlier)
+
+        def scandir(folder):
+            for entry in [*os.scandir(folder)]:
+                (tmp_path / "x.pcap0").unlink(missing_ok=True)
+                yield entry
+
+        monkeypatch.setattr(tail_module, "os", SimpleNamespace(scandir=scandir))
+        (batch,) = self.batches(tmp_path, "packets", [lambda: None])
+        assert set(batch["file"].to_pylist()) == {"x.pcap1"}
 
     def test_a_ring_that_starts_over_is_read_again(self, tmp_path, halves):
         later, earlier = (path.read_bytes() for path in halves)
