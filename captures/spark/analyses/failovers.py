@@ -68,7 +68,8 @@ TABLE = Table(
         Column("hit", pa.list_(pa.string()), "topics whose requests failed, were late or got no response during it, "
                "the longest hit first"),
         Column("hit_ms", pa.list_(pa.float64()), "of each topic, from the first such request to the last one's "
-               "response or, without one, the last announcement of a next leader of this topic"),
+               "response or, without one, the last announcement of a next leader of this topic, or ``begin`` "
+               "if it did not move in it"),
         *evidence_columns("requests during it that failed, got no response or were late, the worst first"),
     ),
 )  # fmt: skip
@@ -258,7 +259,8 @@ def _slot(time: str | SqlColumn) -> SqlColumn:
 def _hits(calls: DataFrame, names: DataFrame, next_leaders: DataFrame) -> DataFrame:
     """Which topics were hit, and how long; and the worst of ``calls``."""
     worst = Window.partitionBy(*_KEY).orderBy(f.desc("damage"), "time", "packet")
-    end = f.coalesce("response_time", f.greatest(f.coalesce("led", "until"), "time"))
+    # a topic that did not move has its leaders while others wait for theirs: its request is lost with the old leader
+    end = f.coalesce("response_time", f.greatest(f.coalesce("led", "begin"), "time"))
     lasting = (f.unix_micros(f.max(end)) - f.unix_micros(f.min("time"))) / 1000.0
     named = f.when(f.col("nth") <= _NAMED, f.struct("nth", "packet", "file"))
     hit = (

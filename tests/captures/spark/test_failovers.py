@@ -118,6 +118,18 @@ def test_a_topic_is_hit_until_it_has_its_leaders_though_other_topics_have_none_y
     assert (row.until - row.begin).total_seconds() == 30
 
 
+def test_a_topic_that_moved_before_is_hit_until_the_old_leader_is_gone(spark):
+    """Topic t is moved by a controlled shutdown at 22, a lone replica of u is left without a leader until 50."""
+    given = [
+        {**LIFE, "time": 23.5, "sender_broker_id": 1}, {**ASKED, "time": 21.5, "server_port": 1, "connection": "c"},
+        {**LIFE, "time": 60},
+    ]  # fmt: skip
+    of_t = [{**state, "topic": "t"} for state in states_of((1, 1), (22, 3))]
+    of_u = [{**state, "topic": "u"} for state in states_of((1, 1), (24, -1), (50, 1))]
+    rows = failovers(spark, given, [*of_t, *of_u], [{"connection": "c", "last_time": 23.5}])
+    assert [(row.unanswered, row.hit, row.hit_ms) for row in rows if row.unanswered] == [(1, ("t",), (2000.0,))]
+
+
 def test_a_planned_move_that_cost_clients_a_second_is_told(spark):
     given = [{**LIFE, "time": 22.9, "sender_broker_id": 1}, answered(22, 0.01), answered(23.5, 3, server_port=1,
                                                                                           error_code=6)]  # fmt: skip
