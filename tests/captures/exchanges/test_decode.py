@@ -217,6 +217,16 @@ def test_a_reader_that_has_enough_is_no_failure():
         assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.parametrize("command", ["decode", "decode --summary", "analyze --only requests"])
+def test_a_full_disk_is_one_line(command):
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "kce.harness", *command.split(), str(CAPTURES["kafka-3.9.1-zombie"])],
+            stdout=full, stderr=subprocess.PIPE, timeout=120, check=False,
+        )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (1, b"kce: cannot write: No space left on device\n")
+
+
 def test_a_truncated_capture_is_printed_as_far_as_it_goes_and_fails(tmp_path):
     whole = unzipped("kafka-3.9.1-zombie")
     path = tmp_path / "cut.pcap"
