@@ -23,6 +23,7 @@ from kce.captures.record.recorder import Recorder, TappedStream
 from kce.captures.replay.recording import Recording
 from kce.harness import Cluster
 from kce.harness.cli import cli
+from tests.captures.made_files import pcap
 from tests.captures.replay.test_impersonation import ask
 from tests.captures.samples import CAPTURES
 
@@ -49,6 +50,16 @@ def test_dry_run_shows_what_would_be_sent_and_where():
     assert "controller 2 epoch 11 broker epoch 500" in zombie
     epochs = {line.partition("controller ")[2].split()[2] for line in lines}
     assert epochs == {"11", "12", "13"}
+
+
+def test_what_was_read_of_files_in_a_wrong_order_is_not_replayed_without_a_word(tmp_path):
+    with CaptureFile(TOUR) as capture:
+        packets = [(packet.time_ns, packet.data) for packet in capture]
+    joined = tmp_path / "joined.pcap"
+    joined.write_bytes(pcap(packets[1500:] + packets[:1500], nanoseconds=True))
+    code, _, err = kce(joined, "--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--dry-run")
+    assert code == 0
+    assert f"kce: {joined}: time goes back once by 29" in err
 
 
 @pytest.mark.parametrize(
