@@ -17,7 +17,7 @@ from kce.captures.exchanges import selection
 from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import printable
 from kce.extras import SPARK, require
-from kce.harness.cli.options import parsed, ports_option
+from kce.harness.cli.options import check_span, parsed, ports_option
 from kce.harness.interrupts import remove_on_exit, temporary_files
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def analyze(
         if (report is None) == (out is None):
             raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
+    check_span(since_ns, until_ns)
     require(*SPARK, purpose="`kce analyze`")
     from kce.captures.spark import analyze as run  # slow to import
     from kce.captures.spark.analyses import ANALYSES

@@ -41,6 +41,12 @@ def parsed(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parame
     return convert
 
 
+def check_span(since_ns: int | None, until_ns: int | None) -> None:
+    """Raises UsageError for --since and --until between which there is no time."""
+    if since_ns is not None and until_ns is not None and since_ns >= until_ns:
+        raise click.UsageError("--since must be before --until")
+
+
 def cluster_option(function: F) -> F:
     return click.option(
         "--cluster",

@@ -32,6 +32,7 @@ from kce.harness import interrupts
 from kce.harness.cli.captures import closing, opened
 from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import (
+    check_span,
     cluster_option,
     command_config_option,
     connected,
@@ -147,6 +148,7 @@ def replay(
     """
     if role == "broker" and broker_id is None:
         raise click.UsageError("--as broker needs --broker ID, the broker to play")
+    check_span(since_ns, until_ns)
     if restart and role != "controller":
         raise click.UsageError("--restart needs --as controller")
     if record is not None and any(

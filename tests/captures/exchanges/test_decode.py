@@ -195,6 +195,17 @@ def test_a_time_that_is_none():
     assert "'yesterday' is no ISO 8601 time" in err
 
 
+@pytest.mark.parametrize("command", ["decode", "analyze", "replay --as controller"])
+def test_no_time_between_since_and_until_is_wrong_usage(command):
+    ran = subprocess.run(
+        [sys.executable, "-m", "kce.harness", *command.split(), str(CAPTURES["kafka-3.9.1-zombie"]),
+         "--since", "2026-11-21T02:46", "--until", "2026-11-21T02:45"],
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert b"--since must be before --until" in ran.stderr
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_standard_input(packed):
     name = "kafka-2.8.2-tour"
