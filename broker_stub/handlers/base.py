@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kce import wire
@@ -32,7 +31,7 @@ from kce.broker_stub.security.tokens import DelegationTokenManager
 from kce.broker_stub.transactions.coordinator import TransactionCoordinator
 from kce.broker_stub.transactions.verification import TransactionVerification
 from kce.wire import ErrorCode
-from kce.wire.steps import STEP_MASK, Steps
+from kce.wire.steps import Steps
 
 log = logging.getLogger(__name__)
 state_change_log = logging.getLogger("state.change.logger")
@@ -41,8 +40,6 @@ R = TypeVar("R", bound=wire.Message)
 
 #: steps of an answer that is given at once
 STEPS_AT_ONCE: Final = 8
-#: elements of a long answer that are made in one step
-_ELEMENTS_AT_ONCE: Final = STEP_MASK + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,40 +192,6 @@ def answering_in_steps(
             request.respond(*answer)
         else:
             _answer_later(request, answer, services)
-
-    return handle
-
-
-def answering_each(
-    respond: Callable[[R, RequestContext, Services], wire.Message], asked: str, answered: str
-) -> Callable[[Request, R, Services], Awaitable[None] | None]:
-    """Make a handler from a function whose response has an element of ``answered`` for each of ``asked``.
-
-    A request of many elements is answered, and its response encoded, in turns with other requests.
-    """
-
-    def in_steps(message: Any, context: RequestContext, services: Services) -> Steps[Answer | Later]:
-        header, elements = context.header, getattr(message, asked)
-        pieces: list[bytes] = []
-        count, errors = 0, Counter[int]()
-        for at in range(0, len(elements), _ELEMENTS_AT_ONCE):
-            some = replace(message, **{asked: elements[at : at + _ELEMENTS_AT_ONCE]})
-            response: Any = respond(some, context, services)
-            errors.update(wire.error_counts(response))
-            found = getattr(response, answered)
-            count += len(found)
-            encoded = [wire.encode_part(e, api_key=header.api_key, api_version=header.api_version) for e in found]
-            pieces.append(b"".join(encoded))
-            yield
-        return Answer(replace(response, **{answered: wire.Encoded(count, pieces)}), errors)
-
-    long = answering_in_steps(in_steps)
-
-    def handle(request: Request, message: R, services: Services) -> Awaitable[None] | None:
-        if len(getattr(message, asked)) > _ELEMENTS_AT_ONCE:
-            return long(request, message, services)
-        request.respond(respond(message, request.context, services))
-        return None
 
     return handle
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering_each
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -41,4 +42,4 @@ def error_response(message: DescribeGroupsRequest, context: RequestContext, erro
     return DescribeGroupsResponse(groups=tuple(_refused(group_id, error) for group_id in message.groups))
 
 
-HANDLER: Final = Handler(DescribeGroupsRequest, answering_each(respond, "groups", "groups"), error_response)
+HANDLER: Final = Handler(DescribeGroupsRequest, answering_each(respond, Arrays("groups", "groups")), error_response)

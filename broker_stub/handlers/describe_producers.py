@@ -6,7 +6,8 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from kce.broker_stub.errors import ApiException
-from kce.broker_stub.handlers.base import Handler, Services, answering_each
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
@@ -82,4 +83,5 @@ def error_response(
     )
 
 
-HANDLER: Final = Handler(DescribeProducersRequest, answering_each(respond, "topics", "topics"), error_response)
+_answer_each: Final = answering_each(respond, Arrays("topics", "topics"), Arrays("partition_indexes", "partitions"))
+HANDLER: Final = Handler(DescribeProducersRequest, _answer_each, error_response)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.handlers.base import Handler, Services, answering_each
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -65,5 +66,7 @@ def error_response(
 
 
 HANDLER: Final = Handler(
-    DescribeTransactionsRequest, answering_each(respond, "transactional_ids", "transaction_states"), error_response
+    DescribeTransactionsRequest,
+    answering_each(respond, Arrays("transactional_ids", "transaction_states")),
+    error_response,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Awaitable, Container
 from typing import Final
 
 from kce.broker_stub.errors import ApiException, Refused
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
+from kce.broker_stub.handlers.long_answers import Arrays, each_in_steps, is_long
 from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.log.lookup import (
     EARLIEST,
@@ -21,7 +22,7 @@ from kce.broker_stub.log.lookup import (
     offsets_before,
 )
 from kce.broker_stub.partition import Partition
-from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.data_plane import isolation_of
 from kce.broker_stub.replication.reading import CONSUMER, DEBUGGING_CONSUMER
 from kce.broker_stub.security.operations import Operation
@@ -33,15 +34,61 @@ from kce.wire import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kce.wire.steps import STEP_MASK, Steps, finish
 from kce.wire.vocabulary import TopicPartition
 
 #: the first version that knows each of these (rule B7.17)
 _SINCE: Final = {EARLIEST: 0, LATEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
+_TOPICS: Final = Arrays("topics", "topics")
+_PARTITIONS: Final = Arrays("partitions", "partitions")
+
+
+def handle(request: Request, message: ListOffsetsRequest, services: Services) -> Awaitable[None] | None:
+    if is_long(message, _TOPICS, _PARTITIONS):
+        return _answer_in_steps(request, message, services)
+    request.respond(respond(message, request.context, services))
+    return None
+
+
 def respond(message: ListOffsetsRequest, context: RequestContext, services: Services) -> ListOffsetsResponse:
+    return _respond(message, context, services, finish(_repeated(message)))
+
+
+def _respond_in_steps(
+    message: ListOffsetsRequest, context: RequestContext, services: Services
+) -> Steps[Answer | Later]:
+    repeated = yield from _repeated(message)
+
+    def respond_to(some: ListOffsetsRequest) -> ListOffsetsResponse:
+        return _respond(some, context, services, repeated)
+
+    return (yield from each_in_steps(message, context, respond_to, _TOPICS, _PARTITIONS))
+
+
+_answer_in_steps: Final = answering_in_steps(_respond_in_steps)
+
+
+def _repeated(message: ListOffsetsRequest) -> Steps[Container[tuple[str, int]]]:
+    """The partitions that it has more than once."""
+    seen: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    for i, topic in enumerate(message.topics, 1):
+        for j, entry in enumerate(topic.partitions, 1):
+            partition = topic.name, entry.partition_index
+            (repeated if partition in seen else seen).add(partition)
+            if not j & STEP_MASK:
+                yield
+        if not i & STEP_MASK:
+            yield
+    return repeated
+
+
+def _respond(
+    message: ListOffsetsRequest, context: RequestContext, services: Services, repeated: Container[tuple[str, int]]
+) -> ListOffsetsResponse:
     denied = services.authorization.denied_topics(context, Operation.DESCRIBE, (topic.name for topic in message.topics))
-    requested = Counter((topic.name, entry.partition_index) for topic in message.topics for entry in topic.partitions)
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
@@ -50,7 +97,7 @@ def respond(message: ListOffsetsRequest, context: RequestContext, services: Serv
                     _refused(entry, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     if topic.name in denied
                     else _answer(
-                        topic.name, entry, message, context, services, requested[topic.name, entry.partition_index] > 1
+                        topic.name, entry, message, context, services, (topic.name, entry.partition_index) in repeated
                     )
                     for entry in topic.partitions
                 ),
@@ -142,4 +189,4 @@ def error_response(message: ListOffsetsRequest, context: RequestContext, error: 
     )
 
 
-HANDLER: Final = Handler(ListOffsetsRequest, answering(respond), error_response)
+HANDLER: Final = Handler(ListOffsetsRequest, handle, error_response)

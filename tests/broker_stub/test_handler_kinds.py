@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,26 +12,34 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kce import wire
-from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers import delete_records, produce, write_txn_markers
+from kce.broker_stub.authorization import NO_AUTHORIZATION
+from kce.broker_stub.errors import InvalidRequest, Refused
+from kce.broker_stub.handlers import delete_records, list_offsets, produce, write_txn_markers
 from kce.broker_stub.handlers.base import (
     STEPS_AT_ONCE,
     Answer,
     Handler,
     answering,
-    answering_each,
     answering_in_steps,
     answering_later,
     respond_to,
     with_settings,
 )
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each
 from kce.wire import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     DescribeGroupsResponseDescribedGroup,
+    ErrorCode,
     HeartbeatResponse,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
     ProduceRequest,
     TopicProduceData,
     WritableTxnMarker,
@@ -118,7 +127,7 @@ async def test_the_elements_of_a_long_answer_are_made_in_steps(count: int, in_tu
         return DescribeGroupsResponse(groups=tuple(groups))
 
     services: Any = "services"
-    rest = answering_each(respond, "groups", "groups")(asked, message, services)
+    rest = answering_each(respond, Arrays("groups", "groups"))(asked, message, services)
     if rest is not None:
         await rest
     ((answer, *errors),) = asked.done
@@ -127,6 +136,90 @@ async def test_the_elements_of_a_long_answer_are_made_in_steps(count: int, in_tu
     assert encoded[0] == encoded[1]
     assert errors in ([], [wire.error_counts(whole)])
     assert asked.steps_in_turns == in_turns
+
+
+def partitions_asked(counts: list[int], version: int) -> Any:
+    asked: Any = Asked()
+    header = SimpleNamespace(api_key=ListOffsetsRequest.__api_key__, api_version=version)
+    asked.context = SimpleNamespace(header=header)
+    asked.message = ListOffsetsRequest(
+        topics=tuple(
+            ListOffsetsTopic(
+                name=f"t{t}",
+                partitions=tuple(ListOffsetsPartition(partition_index=p, timestamp=-1) for p in range(count)),
+            )
+            for t, count in enumerate(counts)
+        )
+    )
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("counts", "in_turns"),
+    [
+        ([], 0),
+        ([128], 0),
+        ([40, 40, 40], 0),
+        ([129], 0),
+        ([2000], 8),
+        ([0, 5, 1500, 0, 127, 128, 129, 300, 0], 14),
+        ([3] * 1000, 24),
+        ([0] * 1500, 4),
+    ],
+)
+async def test_what_is_within_elements_of_a_long_answer_is_made_in_steps(counts: list[int], in_turns: int) -> None:
+    asked = partitions_asked(counts, 5)
+
+    def respond(message: ListOffsetsRequest, *_: Any) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        ListOffsetsPartitionResponse(
+                            partition_index=p.partition_index, error_code=p.partition_index % 3
+                        )
+                        for p in topic.partitions
+                    ),
+                )
+                for topic in message.topics
+            )
+        )
+
+    services: Any = "services"
+    handle = answering_each(respond, Arrays("topics", "topics"), Arrays("partitions", "partitions"))
+    rest = handle(asked, asked.message, services)
+    if rest is not None:
+        await rest
+    ((answer, *errors),) = asked.done
+    whole = respond(asked.message)
+    encoded = [wire.encode_response(made, api_version=5, correlation_id=1) for made in (answer, whole)]
+    assert encoded[0] == encoded[1]
+    assert errors in ([], [wire.error_counts(whole)])
+    assert asked.steps_in_turns == in_turns
+
+
+@pytest.mark.parametrize("counts", [[1500], [10] * 150])
+async def test_offsets_of_repeated_partitions_in_a_long_request(counts: list[int]) -> None:
+    """A partition that is asked for twice is refused each time, however far apart that is."""
+    asked = partitions_asked(counts, 1)
+    first = asked.message.topics[0].partitions[:1]
+    asked.message = replace(
+        asked.message, topics=(*asked.message.topics, ListOffsetsTopic(name="t0", partitions=first))
+    )
+
+    def refuse(partition: Any) -> None:
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    services: Any = SimpleNamespace(authorization=NO_AUTHORIZATION, data_plane=SimpleNamespace(partition=refuse))
+    rest = list_offsets.HANDLER.handle(asked, asked.message, services)
+    assert rest is not None
+    await rest
+    ((answer, errors),) = asked.done
+    whole = list_offsets.respond(asked.message, asked.context, services)
+    encoded = [wire.encode_response(made, api_version=1, correlation_id=1) for made in (answer, whole)]
+    assert encoded[0] == encoded[1]
+    assert errors == {ErrorCode.INVALID_REQUEST: 2, ErrorCode.NOT_LEADER_OR_FOLLOWER: 1499}
 
 
 def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,116 @@
+"""Answers to requests of very many elements, made and encoded in steps (see ``wire.steps``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kce import wire
+from kce.broker_stub.handlers.base import Answer, Later, Services, answering_in_steps
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire.steps import STEP_MASK, Steps
+
+R = TypeVar("R", bound=wire.Message)
+
+#: elements of a long answer that are made in one step
+_ELEMENTS_AT_ONCE: Final = STEP_MASK + 1
+
+
+class Arrays(NamedTuple):
+    """The array of a request, and the one of its response that has an element for each of it."""
+
+    asked: str
+    answered: str
+
+
+def answering_each(
+    respond: Callable[[R, RequestContext, Services], wire.Message], arrays: Arrays, inner: Arrays | None = None
+) -> Callable[[Request, R, Services], Awaitable[None] | None]:
+    """Make a handler from a function whose response has an element for each of the request, and ``inner`` in those.
+
+    A request of many elements is answered, and its response encoded, in turns with other requests.
+    """
+
+    def in_steps(message: R, context: RequestContext, services: Services) -> Steps[Answer | Later]:
+        return (yield from each_in_steps(message, context, lambda m: respond(m, context, services), arrays, inner))
+
+    long = answering_in_steps(in_steps)
+
+    def handle(request: Request, message: R, services: Services) -> Awaitable[None] | None:
+        if is_long(message, arrays, inner):
+            return long(request, message, services)
+        request.respond(respond(message, request.context, services))
+        return None
+
+    return handle
+
+
+def is_long(message: wire.Message, arrays: Arrays, inner: Arrays | None = None) -> bool:
+    """Whether the request has more elements than are answered in one step."""
+    elements = getattr(message, arrays.asked)
+    if len(elements) > _ELEMENTS_AT_ONCE or inner is None:
+        return len(elements) > _ELEMENTS_AT_ONCE
+    return sum([len(getattr(element, inner.asked)) for element in elements]) > _ELEMENTS_AT_ONCE
+
+
+def each_in_steps(
+    message: R,
+    context: RequestContext,
+    respond: Callable[[R], wire.Message],
+    arrays: Arrays,
+    inner: Arrays | None = None,
+) -> Steps[Answer]:
+    """The answer to a long message, of those to parts of it."""
+    encode = partial(wire.encode_part, api_key=context.header.api_key, api_version=context.header.api_version)
+    errors = Counter[int]()
+    whole: Any = message
+    response: Any = None
+
+    def answers(elements: Iterable[Any]) -> tuple[Any, ...]:
+        nonlocal response
+        response = respond(replace(whole, **{arrays.asked: tuple(elements)}))
+        errors.update(wire.error_counts(response))
+        found: tuple[Any, ...] = getattr(response, arrays.answered)
+        return found
+
+    def answer_to(long: Any, inner: Arrays) -> Steps[bytes]:
+        """To an element of many."""
+        count, pieces = 0, []
+        entries = getattr(long, inner.asked)
+        for at in range(0, len(entries), _ELEMENTS_AT_ONCE):
+            (found,) = answers([replace(long, **{inner.asked: entries[at : at + _ELEMENTS_AT_ONCE]})])
+            made = getattr(found, inner.answered)
+            count += len(made)
+            pieces.append(b"".join([encode(e) for e in made]))
+            yield
+        return encode(replace(found, **{inner.answered: wire.Encoded(count, pieces)}))
+
+    count, pieces = 0, []
+    for elements in _portions(getattr(message, arrays.asked), inner):
+        if inner is not None and len(getattr(elements[0], inner.asked)) > _ELEMENTS_AT_ONCE:
+            count += 1
+            pieces.append((yield from answer_to(elements[0], inner)))
+        else:
+            made = answers(elements)
+            count += len(made)
+            pieces.append(b"".join([encode(e) for e in made]))
+            yield
+    return Answer(replace(response, **{arrays.answered: wire.Encoded(count, pieces)}), errors)
+
+
+def _portions(elements: Iterable[Any], inner: Arrays | None) -> Iterator[list[Any]]:
+    """Elements for one step each; one that has too many within is alone."""
+    portion: list[Any] = []
+    size = 0
+    for element in elements:
+        more = 1 if inner is None else 1 + len(getattr(element, inner.asked))
+        if portion and size + more > _ELEMENTS_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+        portion.append(element)
+        size += more
+    if portion:
+        yield portion
