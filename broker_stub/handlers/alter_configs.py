@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kce.broker_stub import broker_loggers
 from kce.broker_stub.config_entries import BrokerSettings
@@ -22,13 +22,16 @@ from kce.broker_stub.config_operations import (
 )
 from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
-from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC, broker_settings, denied_config
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each_later
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import AlterConfigsRequest, AlterConfigsResponse, ErrorCode
+from kce.wire import AlterConfigsRequestAlterConfigsResource as RequestResource
 from kce.wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
 from kce.wire.configuration import ConfigError
+from kce.wire.steps import STEP_MASK
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
 log = logging.getLogger(__name__)
@@ -39,7 +42,7 @@ _CLIENT_METRICS: Final = 16
 R = TypeVar("R")
 
 
-class _RequestResource(Protocol):
+class Requested(Protocol):
     """A resource in the requests of both APIs."""
 
     @property
@@ -48,57 +51,56 @@ class _RequestResource(Protocol):
     def resource_name(self) -> str: ...
 
 
+Q = TypeVar("Q", bound=Requested)
+
+
 class Resource(NamedTuple):
     type: int
     name: str
 
 
-#: a resource, its error code and message
-Result: TypeAlias = tuple[Resource, tuple[ErrorCode, str | None]]
+def errors(make: Callable[..., R], resources: Iterable[Requested], error: ErrorCode) -> tuple[R, ...]:
+    """The same error for every resource of a request. ``make`` is the class of the response's entries."""
+    return tuple(_entry(make, Resource(r.resource_type, r.resource_name), error, None) for r in resources)
 
 
-def entries(make: Callable[..., R], results: Iterable[Result]) -> tuple[R, ...]:
-    """``make`` is the class of the response's entries."""
-    return tuple(
-        make(error_code=code, error_message=text, resource_type=resource.type, resource_name=resource.name)
-        for resource, (code, text) in results
-    )
+def _entry(make: Callable[..., R], resource: Resource, code: ErrorCode, text: str | None) -> R:
+    return make(error_code=code, error_message=text, resource_type=resource.type, resource_name=resource.name)
 
 
-def errors(resources: Iterable[_RequestResource], error: ErrorCode) -> Iterator[Result]:
-    """The same error for every resource of a request."""
-    for resource in resources:
-        yield Resource(resource.resource_type, resource.resource_name), (error, None)
-
-
-async def alter_all(
-    changes_by_resource: Sequence[tuple[Resource, Sequence[Change]]],
+async def alter_each(
+    make: Callable[..., R],
+    resources: Sequence[Q],
+    changes_of: Callable[[Q], Sequence[Change]],
     context: RequestContext,
     services: Services,
     *,
     validate_only: bool,
     replace: bool = False,
-) -> Iterable[Result]:
-    """Change each resource. ``replace``: start from an empty configuration."""
-    counts = Counter(resource for resource, _ in changes_by_resource)
-    results: list[Result] = []
-    for resource, changes in changes_by_resource:
+) -> AsyncGenerator[R | None, None]:
+    """Change each resource; the entries of the response. ``replace``: start from an empty configuration."""
+    counts = Counter[Resource]()
+    for i, requested in enumerate(resources, 1):
+        counts[Resource(requested.resource_type, requested.resource_name)] += 1
+        if not i & STEP_MASK:
+            yield None
+    for requested in resources:
+        resource, changes = Resource(requested.resource_type, requested.resource_name), changes_of(requested)
         try:
             _check(resource, changes, times=counts[resource], replace=replace)
             denied = denied_config(resource.type, resource.name, Operation.ALTER_CONFIGS, context, services)
             if denied is None or resource.type == BROKER:  # whose settings Kafka checks before the rights
                 is_final = denied is None and not validate_only
                 await _alter(resource, changes, services, is_final=is_final, replace=replace)
-            result: tuple[ErrorCode, str | None] = denied or ErrorCode.NONE, None
+            code, text = denied or ErrorCode.NONE, None
         except InvalidConfig as e:
-            result = e.code, _with_resource(resource, str(e))
+            code, text = e.code, _with_resource(resource, str(e))
         except ApiException as e:
-            result = e.code, None if e.code == ErrorCode.UNKNOWN_SERVER_ERROR else str(e)
+            code, text = e.code, None if e.code == ErrorCode.UNKNOWN_SERVER_ERROR else str(e)
         except Exception:  # the other resources still get their results
             log.exception("could not change the settings of %r", resource)
-            result = ErrorCode.UNKNOWN_SERVER_ERROR, None
-        results.append((resource, result))
-    return results
+            code, text = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        yield _entry(make, resource, code, text)
 
 
 async def _alter(
@@ -188,20 +190,21 @@ def _with_resource(resource: Resource, text: str) -> str:
     return f"Invalid config value for resource {named}: {text}"
 
 
-async def respond(message: AlterConfigsRequest, context: RequestContext, services: Services) -> AlterConfigsResponse:
-    changes = [
-        (
-            Resource(resource.resource_type, resource.resource_name),
-            [Change(entry.name, OpType.SET, entry.value) for entry in resource.configs],
-        )
-        for resource in message.resources
-    ]
-    results = await alter_all(changes, context, services, validate_only=message.validate_only, replace=True)
-    return AlterConfigsResponse(responses=entries(ResourceResponse, results))
+def _each(
+    message: AlterConfigsRequest, context: RequestContext, services: Services
+) -> AsyncGenerator[ResourceResponse | None, None]:
+    def changes_of(resource: RequestResource) -> Sequence[Change]:
+        return [Change(entry.name, OpType.SET, entry.value) for entry in resource.configs]
+
+    return alter_each(
+        ResourceResponse, message.resources, changes_of, context, services, validate_only=message.validate_only,
+        replace=True,
+    )  # fmt: skip
 
 
 def error_response(message: AlterConfigsRequest, context: RequestContext, error: ErrorCode) -> AlterConfigsResponse:
-    return AlterConfigsResponse(responses=entries(ResourceResponse, errors(message.resources, error)))
+    return AlterConfigsResponse(responses=errors(ResourceResponse, message.resources, error))
 
 
-HANDLER: Final = Handler(AlterConfigsRequest, answering_later(respond), error_response)
+_answer: Final = answering_each_later(_each, AlterConfigsResponse, Arrays("resources", "responses"))
+HANDLER: Final = Handler(AlterConfigsRequest, _answer, error_response)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 from kce.broker_stub import broker_loggers
@@ -17,7 +17,8 @@ from kce.broker_stub.config_entries import (
     topic_entries,
 )
 from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each_later
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import CLUSTER_NAME, Operation, ResourceType
 from kce.wire import (
@@ -29,6 +30,7 @@ from kce.wire import (
     DescribeConfigsSynonym,
     ErrorCode,
 )
+from kce.wire.steps import STEP_MASK
 from kce.wire.vocabulary import is_valid_topic_name, topic_name_problem
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
@@ -46,22 +48,22 @@ async def broker_settings(services: Services) -> BrokerSettings:
     )
 
 
-async def respond(
+async def each(
     message: DescribeConfigsRequest, context: RequestContext, services: Services
-) -> DescribeConfigsResponse:
+) -> AsyncGenerator[DescribeConfigsResult | None, None]:
     """Raises InvalidRequest."""
-    for resource in message.resources:
+    for i, resource in enumerate(message.resources, 1):
+        if not i & STEP_MASK:
+            yield None
         if resource.resource_type not in (TOPIC, *_OF_CLUSTER):
             raise InvalidRequest(f"unexpected resource type {resource.resource_type} of {resource.resource_name!r}")
     broker = await broker_settings(services)
-    results = []
     for resource in message.resources:
         denied = denied_config(resource.resource_type, resource.resource_name, _DESCRIBE, context, services)
         if denied is None:
-            results.append(await _describe(resource, message, broker, services))
+            yield await _describe(resource, message, broker, services)
         else:
-            results.append(_refusal(resource, denied, denied.name))
-    return DescribeConfigsResponse(results=tuple(results))
+            yield _refusal(resource, denied, denied.name)
 
 
 def denied_config(
@@ -152,4 +154,5 @@ def error_response(
     return DescribeConfigsResponse(results=tuple(_refusal(resource, error) for resource in message.resources))
 
 
-HANDLER: Final = Handler(DescribeConfigsRequest, answering_later(respond), error_response)
+_answer: Final = answering_each_later(each, DescribeConfigsResponse, Arrays("resources", "results"))
+HANDLER: Final = Handler(DescribeConfigsRequest, _answer, error_response)

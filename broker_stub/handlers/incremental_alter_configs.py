@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from kce.broker_stub.config_operations import Change
-from kce.broker_stub.handlers.alter_configs import Resource, alter_all, entries, errors
-from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.alter_configs import alter_each, errors
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each_later
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import ErrorCode, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from kce.wire import IncrementalAlterConfigsRequestAlterConfigsResource as RequestResource
 from kce.wire import IncrementalAlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
 
 
-async def respond(
+def _each(
     message: IncrementalAlterConfigsRequest, context: RequestContext, services: Services
-) -> IncrementalAlterConfigsResponse:
-    changes = [
-        (
-            Resource(resource.resource_type, resource.resource_name),
-            [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs],
-        )
-        for resource in message.resources
-    ]
-    results = await alter_all(changes, context, services, validate_only=message.validate_only)
-    return IncrementalAlterConfigsResponse(responses=entries(ResourceResponse, results))
+) -> AsyncGenerator[ResourceResponse | None, None]:
+    def changes_of(resource: RequestResource) -> Sequence[Change]:
+        return [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
+
+    return alter_each(
+        ResourceResponse, message.resources, changes_of, context, services, validate_only=message.validate_only
+    )
 
 
 def error_response(
     message: IncrementalAlterConfigsRequest, context: RequestContext, error: ErrorCode
 ) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(responses=entries(ResourceResponse, errors(message.resources, error)))
+    return IncrementalAlterConfigsResponse(responses=errors(ResourceResponse, message.resources, error))
 
 
-HANDLER: Final = Handler(IncrementalAlterConfigsRequest, answering_later(respond), error_response)
+_answer: Final = answering_each_later(_each, IncrementalAlterConfigsResponse, Arrays("resources", "responses"))
+HANDLER: Final = Handler(IncrementalAlterConfigsRequest, _answer, error_response)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+import trio
+
 from kce import wire
-from kce.broker_stub.handlers.base import Answer, Later, Services, answering_in_steps
+from kce.broker_stub.handlers.base import Answer, Later, Services, answering_in_steps, answering_later
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire.steps import STEP_MASK, Steps
 
@@ -44,6 +47,46 @@ def answering_each(
             return long(request, message, services)
         request.respond(respond(message, request.context, services))
         return None
+
+    return handle
+
+
+def answering_each_later(
+    each: Callable[[R, RequestContext, Services], AsyncGenerator[wire.Struct | None, None]],
+    response: Callable[..., wire.Message],
+    arrays: Arrays,
+) -> Callable[[Request, R, Services], Awaitable[None] | None]:
+    """Make a handler from an async generator of the elements of a response; it may pause where it gives None.
+
+    The request is parked while it runs, and the handler is free. A request of many elements occupies its handler, and
+    is answered, and its response encoded, in turns with other requests.
+    """
+
+    async def respond(message: R, context: RequestContext, services: Services) -> wire.Message:
+        found = [element async for element in each(message, context, services) if element is not None]
+        return response(**{arrays.answered: tuple(found)})
+
+    async def respond_in_turns(request: Request, message: R, services: Services) -> None:
+        header = request.context.header
+        errors = Counter[int]()
+        count, pieces, last = 0, list[bytes](), list[bytes]()
+        began = trio.current_time()
+        async with aclosing(each(message, request.context, services)) as elements:
+            async for element in elements:
+                if element is not None:
+                    errors.update(wire.error_counts(response(**{arrays.answered: (element,)})))
+                    last.append(wire.encode_part(element, api_key=header.api_key, api_version=header.api_version))
+                    count += 1
+                if len(last) == _ELEMENTS_AT_ONCE:
+                    pieces.append(b"".join(last))
+                    last.clear()
+                began = await request.pause(began)
+        request.respond(response(**{arrays.answered: wire.Encoded(count, pieces + last)}), errors)
+
+    later = answering_later(respond)
+
+    def handle(request: Request, message: R, services: Services) -> Awaitable[None] | None:
+        return (respond_in_turns if is_long(message, arrays) else later)(request, message, services)
 
     return handle
 

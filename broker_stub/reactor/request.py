@@ -284,6 +284,10 @@ class Request:
         """The result of ``steps``. Others have their turns in its pauses (see ``turns``)."""
         return await self.connection.turns.take(steps)
 
+    async def pause(self, began: float) -> float:
+        """Between pieces of work that may wait: see ``Turns.pause``."""
+        return await self.connection.turns.pause(began)
+
     def no_response(self) -> None:
         """Complete the request without a response."""
         self.exempt()

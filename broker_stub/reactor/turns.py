@@ -105,6 +105,18 @@ class Turns(trio.abc.Instrument):
                     await trio.lowlevel.checkpoint()
                 began = trio.current_time()
 
+    async def pause(self, began: float) -> float:
+        """Others have their turns, if the slice that began then is over. When the present one began."""
+        elapsed = trio.current_time() - began
+        if elapsed <= SLICE_SECONDS:
+            return began
+        self.spend(SLICE_SECONDS)  # the task may have waited for something, too
+        if self.used_up:
+            await self.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        return trio.current_time()
+
     @asynccontextmanager
     async def long_request(self) -> AsyncIterator[None]:
         """Process one long request at a time in each plane, to bound memory. Disable garbage collection meanwhile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,15 @@ from trio.testing import wait_all_tasks_blocked
 from kce import wire
 from kce.broker_stub.authorization import NO_AUTHORIZATION
 from kce.broker_stub.errors import InvalidRequest, Refused
-from kce.broker_stub.handlers import delete_records, list_offsets, produce, write_txn_markers
+from kce.broker_stub.handlers import (
+    alter_configs,
+    delete_records,
+    describe_configs,
+    incremental_alter_configs,
+    list_offsets,
+    produce,
+    write_txn_markers,
+)
 from kce.broker_stub.handlers.base import (
     STEPS_AT_ONCE,
     Answer,
@@ -25,7 +33,8 @@ from kce.broker_stub.handlers.base import (
     respond_to,
     with_settings,
 )
-from kce.broker_stub.handlers.long_answers import Arrays, answering_each
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each, answering_each_later
+from kce.broker_stub.ports import NoStore
 from kce.wire import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
@@ -58,7 +67,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.done: list[Any] = []
-        self.steps_in_turns = 0
+        self.steps_in_turns = self.pauses = 0
 
     def __repr__(self) -> str:
         return "the request"
@@ -68,6 +77,11 @@ class Asked:
 
     def fail(self, error: Exception) -> None:
         self.done.append(error)
+
+    async def pause(self, began: float) -> float:
+        self.pauses += 1
+        await trio.lowlevel.checkpoint()
+        return began
 
     async def in_turns(self, steps: Steps[Answer]) -> Answer:
         while True:
@@ -220,6 +234,59 @@ async def test_offsets_of_repeated_partitions_in_a_long_request(counts: list[int
     encoded = [wire.encode_response(made, api_version=1, correlation_id=1) for made in (answer, whole)]
     assert encoded[0] == encoded[1]
     assert errors == {ErrorCode.INVALID_REQUEST: 2, ErrorCode.NOT_LEADER_OR_FOLLOWER: 1499}
+
+
+@pytest.mark.parametrize(("count", "is_long"), [(0, False), (128, False), (129, True), (1000, True)])
+async def test_the_elements_of_a_long_answer_that_is_given_later(count: int, is_long: bool) -> None:
+    """A short request is parked. A long one pauses at each element here, and at what is not one."""
+    asked: Any = Asked()
+    asked.context = SimpleNamespace(header=SimpleNamespace(api_key=DescribeGroupsRequest.__api_key__, api_version=5))
+    message = DescribeGroupsRequest(groups=tuple(map(str, range(count))))
+
+    async def each(
+        message: DescribeGroupsRequest, *_: Any
+    ) -> AsyncGenerator[DescribeGroupsResponseDescribedGroup | None, None]:
+        yield None
+        for name in message.groups:
+            await trio.lowlevel.checkpoint()
+            yield DescribeGroupsResponseDescribedGroup(group_id=name, error_code=int(name) % 3)
+
+    async with trio.open_nursery() as nursery:
+        services: Any = SimpleNamespace(spawn=nursery.start_soon)
+        rest = answering_each_later(each, DescribeGroupsResponse, Arrays("groups", "groups"))(asked, message, services)
+        assert (rest is not None) == is_long
+        if rest is not None:
+            await rest
+    ((answer, errors),) = asked.done
+    whole = DescribeGroupsResponse(groups=tuple([group async for group in each(message) if group is not None]))
+    encoded = [wire.encode_response(made, api_version=5, correlation_id=1) for made in (answer, whole)]
+    assert encoded[0] == encoded[1]
+    assert (errors or wire.error_counts(whole)) == wire.error_counts(whole)
+    assert asked.pauses == (count + 1 if is_long else 0)
+
+
+@pytest.mark.parametrize(
+    "handler", [describe_configs.HANDLER, alter_configs.HANDLER, incremental_alter_configs.HANDLER]
+)
+async def test_many_settings_are_read_and_changed_with_pauses(handler: Handler[Any]) -> None:
+    asked: Any = Asked()
+    version = handler.request.__versions__.last
+    header = SimpleNamespace(api_key=handler.api_key, api_version=version)
+    asked.context = SimpleNamespace(header=header)
+    (resources,) = (f for f in handler.request.__fields__ if f.name == "resources")
+    topic = resources.type(resource_type=2, resource_name="a!")
+    message = handler.request(resources=(topic,) * 300)
+    services: Any = SimpleNamespace(
+        authorization=NO_AUTHORIZATION,
+        admin=NoStore(),
+        config=SimpleNamespace(broker_id=1, originals={}),
+        metadata_cache=SimpleNamespace(snapshot=SimpleNamespace(topics={})),
+    )
+    rest: Any = handler.handle(asked, message, services)
+    await rest
+    ((_, errors),) = asked.done
+    assert sum(errors.values()) == 300
+    assert asked.pauses > 300
 
 
 def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:
