@@ -191,13 +191,13 @@ def answering_in_steps(
         if isinstance(answer, Answer):
             request.respond(*answer)
         else:
-            _answer_later(request, answer, services)
+            answer_later(request, answer, services)
 
     return handle
 
 
 def with_settings(
-    handle: Callable[[Request, R, Services], None], topics: Callable[[R], Iterable[str]]
+    handle: Callable[[Request, R, Services], Awaitable[None] | None], topics: Callable[[R], Iterable[str]]
 ) -> Callable[[Request, R, Services], Awaitable[None] | None]:
     """Make a handler that has the settings of ``topics`` read first, if they are not known yet."""
 
@@ -205,22 +205,23 @@ def with_settings(
         unread = services.topic_settings.unread
         if unread and (needed := {topic for topic in topics(message) if topic in unread}):
             return after_reading(needed, handle, request, message, services)
-        handle(request, message, services)
-        return None
+        return handle(request, message, services)
 
     return handle_with_settings
 
 
 async def after_reading(
     topics: Collection[str],
-    handle: Callable[[Request, R, Services], None],
+    handle: Callable[[Request, R, Services], Awaitable[None] | None],
     request: Request,
     message: R,
     services: Services,
 ) -> None:
     """Handle a request once the settings of ``topics`` are read."""
     await services.topic_settings.read(topics)
-    handle(request, message, services)
+    rest = handle(request, message, services)
+    if rest is not None:
+        await rest
 
 
 def answering_later(
@@ -232,12 +233,14 @@ def answering_later(
         async def answer() -> Answer:
             return Answer(await respond(message, request.context, services))
 
-        _answer_later(request, answer, services)
+        answer_later(request, answer, services)
 
     return handle
 
 
-def _answer_later(request: Request, make: Later, services: Services) -> None:
+def answer_later(request: Request, make: Later, services: Services) -> None:
+    """Park the request until its answer is made."""
+
     async def answer() -> None:
         try:
             request.respond(*await make())

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
@@ -15,8 +16,10 @@ from kce import wire
 from kce.broker_stub.handlers.base import Answer, Later, Services, answering_in_steps, answering_later
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire.steps import STEP_MASK, Steps
+from kce.wire.vocabulary import TopicPartition
 
 R = TypeVar("R", bound=wire.Message)
+V = TypeVar("V")
 
 #: elements of a long answer that are made in one step
 _ELEMENTS_AT_ONCE: Final = STEP_MASK + 1
@@ -142,6 +145,43 @@ def each_in_steps(
             pieces.append(b"".join([encode(e) for e in made]))
             yield
     return Answer(replace(response, **{arrays.answered: wire.Encoded(count, pieces)}), errors)
+
+
+def parts(message: R, arrays: Arrays, inner: Arrays) -> Iterator[R]:
+    """The message in parts of which each is not long."""
+    whole: Any = message
+    for elements in _portions(getattr(message, arrays.asked), inner):
+        entries = getattr(elements[0], inner.asked)
+        if len(entries) <= _ELEMENTS_AT_ONCE:
+            yield replace(whole, **{arrays.asked: tuple(elements)})
+            continue
+        for at in range(0, len(entries), _ELEMENTS_AT_ONCE):
+            some = replace(elements[0], **{inner.asked: entries[at : at + _ELEMENTS_AT_ONCE]})
+            yield replace(whole, **{arrays.asked: (some,)})
+
+
+def encoded_by_topic(
+    values: Iterable[tuple[TopicPartition, V]],
+    of_partition: Callable[[int, V], wire.Struct],
+    of_topic: Callable[[str, wire.Encoded], wire.Struct],
+    header: wire.Header,
+) -> Steps[wire.Encoded]:
+    """The topics of a long answer, grouped as by ``by_topic``, with their partitions."""
+    encode = partial(wire.encode_part, api_key=header.api_key, api_version=header.api_version)
+    grouped: dict[str, dict[int, V]] = {}
+    for i, ((topic, number), value) in enumerate(values, 1):
+        grouped.setdefault(topic, {})[number] = value
+        if not i & STEP_MASK:
+            yield
+    topics = []
+    for topic, partitions in grouped.items():
+        pieces = []
+        entries = iter(partitions.items())
+        while some := [encode(of_partition(number, value)) for number, value in islice(entries, _ELEMENTS_AT_ONCE)]:
+            pieces.append(b"".join(some))
+            yield
+        topics.append(encode(of_topic(topic, wire.Encoded(len(partitions), pieces))))
+    return wire.Encoded(len(topics), topics)
 
 
 def _portions(elements: Iterable[Any], inner: Arrays | None) -> Iterator[list[Any]]:

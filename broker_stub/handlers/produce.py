@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Container, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 from kce import wire
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused, VerificationFailed
-from kce.broker_stub.handlers.base import Handler, Services, answer_by, with_settings
+from kce.broker_stub.handlers.base import Answer, Handler, Services, answer_by, answer_later, with_settings
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
+from kce.broker_stub.handlers.long_answers import Arrays, encoded_by_topic, is_long, parts
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.delayed import Produced
@@ -30,10 +34,16 @@ from kce.wire import (
 from kce.wire.batch_header import begins_corrupt, begins_transactional, is_one_batch, read_headers
 from kce.wire.errors import CorruptRecord
 from kce.wire.record import Codec
+from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition, by_topic
 
 ADMIN_CLIENT: Final = "__admin_client"
 _ACKS: Final = (-1, 0, 1)
+_TOPICS: Final = Arrays("topic_data", "responses")
+_PARTITIONS: Final = Arrays("partition_data", "partition_responses")
+
+Refusals: TypeAlias = Mapping[TopicPartition, ErrorCode]
+
 _UNKNOWN_LEADER: Final = ProduceResponseLeaderIdAndEpoch()
 #: rule T10.10
 _ABORTABLE_SINCE: Final = 11
@@ -51,12 +61,46 @@ _WITHOUT_LOG_START: Final = frozenset(
 )
 
 
-def handle(request: Request, message: ProduceRequest, services: Services) -> None:
+def handle(request: Request, message: ProduceRequest, services: Services) -> Awaitable[None] | None:
     """Raises Refused."""
-    context = request.context
-    denied = _denied(message, context, services.authorization)
-    refused: dict[TopicPartition, ErrorCode] = {}
+    if is_long(message, _TOPICS, _PARTITIONS):
+        return _append_in_turns(request, message, services)
+    denied = _denied(message, request.context, services.authorization, is_transactional=_is_transactional(message))
     records: dict[TopicPartition, Buffer] = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
+    _sort(message, denied, records, refused, request.context, services)
+    _append(request, message, services, records, refused)
+    return None
+
+
+async def _append_in_turns(request: Request, message: ProduceRequest, services: Services) -> None:
+    """Raises Refused."""
+    records: dict[TopicPartition, Buffer] = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
+
+    def sort() -> Steps[None]:
+        is_transactional = False
+        for part in parts(message, _TOPICS, _PARTITIONS):
+            is_transactional = is_transactional or _is_transactional(part)
+            yield
+        denied = _denied(message, request.context, services.authorization, is_transactional=is_transactional)
+        for part in parts(message, _TOPICS, _PARTITIONS):
+            _sort(part, denied, records, refused, request.context, services)
+            yield
+
+    await request.in_turns(sort())
+    _append(request, message, services, records, refused)
+
+
+def _sort(
+    message: ProduceRequest,
+    denied: Container[str],
+    records: dict[TopicPartition, Buffer],
+    refused: dict[TopicPartition, ErrorCode],
+    context: RequestContext,
+    services: Services,
+) -> None:
+    """Into ``records`` what may be appended, into ``refused`` what may not."""
     for topic in message.topic_data:
         for data in topic.partition_data:
             partition = TopicPartition(topic.name, data.index)
@@ -66,6 +110,16 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
                 records[partition] = _checked(partition, data.records or b"", message, context, services)
             except ApiException as e:
                 refused[partition] = e.code
+
+
+def _append(
+    request: Request,
+    message: ProduceRequest,
+    services: Services,
+    records: Mapping[TopicPartition, Buffer],
+    refused: Refusals,
+) -> None:
+    context = request.context
 
     def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
         if message.acks != 0:
@@ -96,6 +150,9 @@ def _answer_all(
     refused: Mapping[TopicPartition, ErrorCode],
     services: Services,
 ) -> None:
+    if len(refused) > STEP_MASK:
+        answer_later(request, partial(_long_answer, request, results, refused, services), services)
+        return
     payload = None
     if len(results) == 1 and not refused and not services.quotas.produce.enabled and not request.is_timed:
         payload = _single(results, request.context)
@@ -118,16 +175,46 @@ def _single(
     )  # fmt: skip
 
 
+async def _long_answer(
+    request: Request,
+    results: Mapping[TopicPartition, tuple[Produced, ErrorCode]],
+    refused: Refusals,
+    services: Services,
+) -> Answer:
+    """The answer if many partitions are refused, made in turns with other requests."""
+    answer = response(results, {}, request.context, services)
+    errors = Counter(wire.error_counts(answer))
+    known = ((TopicPartition(topic.name, p.index), p) for topic in answer.responses for p in topic.partition_responses)
+    all_of_them: Iterable[tuple[TopicPartition, PartitionProduceResponse | ErrorCode]] = chain(known, refused.items())
+
+    def of_partition(number: int, made: PartitionProduceResponse | ErrorCode) -> PartitionProduceResponse:
+        return made if isinstance(made, PartitionProduceResponse) else _refusal(number, made)
+
+    def of_topic(name: str, partitions: Any) -> TopicProduceResponse:
+        return TopicProduceResponse(name=name, partition_responses=partitions)
+
+    made = encoded_by_topic(all_of_them, of_partition, of_topic, request.context.header)
+    responses: Any = await request.in_turns(made)
+    errors.update(refused.values())
+    return Answer(_throttled(replace(answer, responses=responses), request, services), errors)
+
+
+def _refusal(number: int, code: ErrorCode) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index=number, error_code=code, base_offset=-1, log_start_offset=-1)
+
+
 def _throttled(answer: ProduceResponse, request: Request, services: Services) -> ProduceResponse:
     """Rule B8.5."""
     ms = services.quotas.charge_produce(request) if services.quotas.produce.enabled else 0
     return replace(answer, throttle_time_ms=ms) if ms else answer
 
 
-def _denied(message: ProduceRequest, context: RequestContext, authorization: Authorization) -> Container[str]:
+def _denied(
+    message: ProduceRequest, context: RequestContext, authorization: Authorization, *, is_transactional: bool
+) -> Container[str]:
     """The topics that the client may not write. Raises Refused (rules B3.1, T14.4)."""
     name = message.transactional_id
-    if _is_transactional(message):
+    if is_transactional:
         if name is None:
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
@@ -190,12 +277,7 @@ def response(
     answers = {
         partition: _answer(partition, produced, code, leaders.get(partition), services)
         for partition, (produced, code) in results.items()
-    } | {
-        partition: PartitionProduceResponse(
-            index=partition.partition, error_code=code, base_offset=-1, log_start_offset=-1
-        )
-        for partition, code in refused.items()
-    }
+    } | {partition: _refusal(partition.partition, code) for partition, code in refused.items()}
     nodes = endpoints(services, context.listener, [leader for leader, _ in leaders.values()])
     return ProduceResponse(
         responses=tuple(

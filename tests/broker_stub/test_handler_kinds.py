@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ from kce.wire import (
     ListOffsetsResponse,
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
+    PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
     WritableTxnMarker,
@@ -56,6 +58,7 @@ from kce.wire import (
     WriteTxnMarkersRequest,
 )
 from kce.wire.steps import Steps
+from kce.wire.vocabulary import TopicPartition
 
 MESSAGE, ANSWER = object(), HeartbeatResponse(error_code=5)
 
@@ -287,6 +290,51 @@ async def test_many_settings_are_read_and_changed_with_pauses(handler: Handler[A
     ((_, errors),) = asked.done
     assert sum(errors.values()) == 300
     assert asked.pauses > 300
+
+
+@pytest.mark.parametrize(("topics", "count"), [(2, 1000), (1000, 2), (1, 10)])
+async def test_records_for_many_partitions_are_sorted_and_answered_in_steps(
+    topics: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 1 of each topic is here and fails, the others are unknown."""
+    monkeypatch.setattr(produce, "_check_shape", lambda *_: None)
+    asked: Any = Asked()
+    asked.context = SimpleNamespace(
+        header=SimpleNamespace(api_key=ProduceRequest.__api_key__, api_version=9, client_id=""), listener="L"
+    )
+    data = tuple(PartitionProduceData(index=number % count, records=None) for number in range(count + 3))
+    names = [f"t{n}" for n in range(topics)]
+    topic_data = tuple(TopicProduceData(name=name, partition_data=data) for name in names)
+    message = ProduceRequest(acks=1, topic_data=topic_data)
+    code, failure = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    results: dict[TopicPartition, Any] = {}
+
+    def append(records: dict[TopicPartition, bytes], acks: int, timeout_ms: int, respond: Callable[..., None]) -> None:
+        results.update(dict.fromkeys(records, (failure, failure.code)))
+        respond(results)
+
+    async with trio.open_nursery() as nursery:
+        services: Any = SimpleNamespace(
+            authorization=NO_AUTHORIZATION,
+            spawn=nursery.start_soon,
+            topic_settings=SimpleNamespace(unread=()),
+            metadata_cache=SimpleNamespace(
+                snapshot=SimpleNamespace(partition=lambda p: p if p.partition == 1 else None)
+            ),
+            data_plane=SimpleNamespace(append=append),
+            quotas=SimpleNamespace(produce=SimpleNamespace(enabled=False)),
+        )
+        rest = produce.HANDLER.handle(asked, message, services)
+        if rest is not None:
+            await rest
+    ((answer, *errors),) = asked.done
+    numbers = [number for number in range(count) if number != 1]
+    unknown = dict.fromkeys(itertools.starmap(TopicPartition, itertools.product(names, numbers)), code)
+    whole = produce.response(results, unknown, asked.context, services)
+    encoded = [wire.encode_response(made, api_version=9, correlation_id=1) for made in (answer, whole)]
+    assert encoded[0] == encoded[1]
+    assert errors in ([], [wire.error_counts(whole)])
+    assert (asked.steps_in_turns > 0) == (topics * count > 10)
 
 
 def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:
