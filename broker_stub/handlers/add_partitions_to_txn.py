@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
 from kce.broker_stub.authorization import Authorization
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Answer, Handler, Services, answer_later, respond_to
+from kce.broker_stub.handlers.long_answers import Arrays, encoded_by_topic, is_long, parts
 from kce.broker_stub.handlers.transactions import check_supported, known_to
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
@@ -21,18 +24,23 @@ from kce.wire import (
     AddPartitionsToTxnTransaction,
     ErrorCode,
 )
+from kce.wire.steps import Steps
 from kce.wire.vocabulary import TopicPartition, by_topic
 
 _FIRST_VERSION_OF_BROKERS: Final = 4
 _FENCED_SINCE: Final = 2
+_TOPICS: Final = Arrays("v3_and_below_topics", "results_by_topic_v3_and_below")
+_PARTITIONS: Final = Arrays("partitions", "results_by_partition")
 _Answered = Callable[[AddPartitionsToTxnTransaction, Mapping[TopicPartition, ErrorCode]], None]
 
 
-def handle(request: Request, message: AddPartitionsToTxnRequest, services: Services) -> None:
+def handle(request: Request, message: AddPartitionsToTxnRequest, services: Services) -> Awaitable[None] | None:
     """Raises Refused."""
     check_supported(services)
     version = request.context.header.api_version
     is_client = version < _FIRST_VERSION_OF_BROKERS
+    if is_client and is_long(message, _TOPICS, _PARTITIONS):
+        return _handle_in_turns(request, message, services)
     if not is_client:
         services.authorization.check_cluster(request.context, Operation.CLUSTER_ACTION)
     transactions = (_of_client(message),) if is_client else message.transactions
@@ -54,6 +62,55 @@ def handle(request: Request, message: AddPartitionsToTxnRequest, services: Servi
     for transaction in transactions:
         denied = _denied(transaction, request.context, services.authorization) if is_client else ()
         _ask(transaction, answered, denied, services, is_client=is_client)
+    return None
+
+
+async def _handle_in_turns(request: Request, message: AddPartitionsToTxnRequest, services: Services) -> None:
+    """What ``handle`` does, for very many partitions. Raises Refused."""
+    transaction = _of_client(message)
+    denied = _denied(transaction, request.context, services.authorization)
+    partitions: dict[TopicPartition, None] = {}
+    refused: dict[TopicPartition, ErrorCode] = {}
+
+    def check() -> Steps[None]:
+        for part in parts(message, _TOPICS, _PARTITIONS):
+            asked = _partitions(part.v3_and_below_topics)
+            partitions.update(dict.fromkeys(asked))
+            refused.update(_refused(asked, denied, services, is_client=True))
+            yield
+
+    def answered(codes: Callable[[TopicPartition], ErrorCode]) -> None:
+        answer_later(request, partial(_long_answer, request, partitions, codes), services)
+
+    await request.in_turns(check())
+    if refused:  # rule T5.3
+        answered(lambda partition: refused.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED))
+        return
+    services.transactions.add_partitions(
+        transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, partitions,
+        lambda code: answered(lambda _: code),
+    )  # fmt: skip
+
+
+async def _long_answer(
+    request: Request, partitions: Iterable[TopicPartition], codes: Callable[[TopicPartition], ErrorCode]
+) -> Answer:
+    header = request.context.header
+    errors = Counter[int]()
+
+    def values() -> Iterator[tuple[TopicPartition, ErrorCode]]:
+        for partition in partitions:
+            yield partition, known_to(codes(partition), header.api_version, _FENCED_SINCE)
+
+    def of_partition(number: int, code: ErrorCode) -> AddPartitionsToTxnPartitionResult:
+        errors[code] += 1
+        return AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+
+    def of_topic(name: str, results: Any) -> AddPartitionsToTxnTopicResult:
+        return AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
+
+    topics: Any = await request.in_turns(encoded_by_topic(values(), of_partition, of_topic, header))
+    return Answer(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics), errors)
 
 
 def _of_client(message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
@@ -88,12 +145,7 @@ def _ask(
     is_client: bool,
 ) -> None:
     partitions = _partitions(transaction.topics)
-    refused = {}
-    for partition in partitions:
-        if is_client and (partition.topic in INTERNAL_TOPICS or partition.topic in denied):  # rule T1.5
-            refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif services.metadata_cache.snapshot.partition(partition) is None:
-            refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused = _refused(partitions, denied, services, is_client=is_client)
     if refused:  # rule T5.3
         answered(transaction, {p: refused.get(p, ErrorCode.OPERATION_NOT_ATTEMPTED) for p in partitions})
         return
@@ -105,6 +157,18 @@ def _ask(
     coordinator.add_partitions(
         name, producer_id, epoch, partitions, lambda code: answered(transaction, dict.fromkeys(partitions, code))
     )
+
+
+def _refused(
+    partitions: Iterable[TopicPartition], denied: Container[str], services: Services, *, is_client: bool
+) -> dict[TopicPartition, ErrorCode]:
+    refused = {}
+    for partition in partitions:
+        if is_client and (partition.topic in INTERNAL_TOPICS or partition.topic in denied):  # rule T1.5
+            refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif services.metadata_cache.snapshot.partition(partition) is None:
+            refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return refused
 
 
 def _results(codes: Mapping[TopicPartition, ErrorCode]) -> tuple[AddPartitionsToTxnTopicResult, ...]:

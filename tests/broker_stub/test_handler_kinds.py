@@ -16,6 +16,7 @@ from kce import wire
 from kce.broker_stub.authorization import NO_AUTHORIZATION
 from kce.broker_stub.errors import InvalidRequest, Refused
 from kce.broker_stub.handlers import (
+    add_partitions_to_txn,
     alter_configs,
     delete_records,
     describe_configs,
@@ -37,6 +38,8 @@ from kce.broker_stub.handlers.base import (
 from kce.broker_stub.handlers.long_answers import Arrays, answering_each, answering_each_later
 from kce.broker_stub.ports import NoStore
 from kce.wire import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DescribeGroupsRequest,
@@ -335,6 +338,52 @@ async def test_records_for_many_partitions_are_sorted_and_answered_in_steps(
     assert encoded[0] == encoded[1]
     assert errors in ([], [wire.error_counts(whole)])
     assert (asked.steps_in_turns > 0) == (topics * count > 10)
+
+
+@pytest.mark.parametrize("known", [lambda number: True, lambda number: number % 3 != 0])
+@pytest.mark.parametrize(("topics", "count"), [(2, 1000), (1000, 2)])
+async def test_very_many_partitions_are_added_to_a_transaction_in_steps(
+    topics: int, count: int, known: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at once: the same partitions, the same bytes."""
+    numbers = (*range(count), 0)
+    message = AddPartitionsToTxnRequest(
+        v3_and_below_topics=tuple(AddPartitionsToTxnTopic(name=f"t{n}", partitions=numbers) for n in range(topics))
+    )
+    added: list[list[TopicPartition]] = []
+
+    def add(name: str, producer_id: int, epoch: int, partitions: Any, on_done: Callable[[ErrorCode], None]) -> None:
+        added.append(list(dict.fromkeys(partitions)))
+        on_done(ErrorCode.PRODUCER_FENCED)
+
+    snapshot = SimpleNamespace(partition=lambda p: known(p.partition) or None)
+
+    async def answered(asked: Any) -> tuple[bytes, Any]:
+        async with trio.open_nursery() as nursery:
+            services: Any = SimpleNamespace(
+                authorization=NO_AUTHORIZATION,
+                spawn=nursery.start_soon,
+                metadata_cache=SimpleNamespace(snapshot=snapshot),
+                transactions=SimpleNamespace(add_partitions=add),
+            )
+            rest: Any = add_partitions_to_txn.HANDLER.handle(asked, message, services)
+            if rest is not None:
+                await rest
+        ((answer, *errors),) = asked.done
+        encoded = wire.encode_response(answer, api_version=1, correlation_id=1)
+        return bytes(encoded), errors[0] if errors else wire.error_counts(answer)
+
+    header = SimpleNamespace(api_key=AddPartitionsToTxnRequest.__api_key__, api_version=1)
+    long: Any = Asked()
+    short: Any = Asked()
+    long.context = short.context = SimpleNamespace(header=header)
+    monkeypatch.setattr(add_partitions_to_txn, "check_supported", lambda services: None)
+    in_steps = await answered(long)
+    monkeypatch.setattr(add_partitions_to_txn, "is_long", lambda *_: False)
+    assert in_steps == await answered(short)
+    assert added[:1] == added[1:]
+    assert long.steps_in_turns > 10
+    assert short.steps_in_turns == 0
 
 
 def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:
