@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 from kce.broker_stub.errors import error_code
 from kce.broker_stub.groups.coordinator import FetchedOffset
 from kce.broker_stub.groups.records import CommittedOffset
-from kce.broker_stub.handlers.base import Handler, Services, answering, answering_later
+from kce.broker_stub.handlers.base import (
+    Answer,
+    Handler,
+    Later,
+    Services,
+    answering,
+    answering_in_steps,
+    answering_later,
+)
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each, encoded_by_topic, is_long, parts
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -25,6 +36,7 @@ from kce.wire import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kce.wire.steps import Steps
 from kce.wire.vocabulary import NO_EPOCH, TopicPartition, by_topic
 
 log = logging.getLogger(__name__)
@@ -34,6 +46,9 @@ _FIRST_BATCHED_VERSION: Final = 8
 _NO_OFFSET: Final = CommittedOffset(offset=-1, commit_timestamp=-1, leader_epoch=NO_EPOCH)
 
 _DENIED: Final = FetchedOffset(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+_TOPICS: Final = Arrays("topics", "topics")
+_PARTITIONS: Final = Arrays("partition_indexes", "partitions")
 
 Fetched = Mapping[TopicPartition, FetchedOffset]
 
@@ -101,13 +116,48 @@ async def _respond_from_zookeeper(
     return _single(found)
 
 
+def _respond_in_steps(
+    message: OffsetFetchRequest, context: RequestContext, services: Services
+) -> Steps[Answer | Later]:
+    """Of one group: what ``_respond`` gives, for very many partitions."""
+    allowed: dict[TopicPartition, FetchedOffset] = {}
+    denied: dict[TopicPartition, FetchedOffset] = {}
+    for part in parts(message, _TOPICS, _PARTITIONS):
+        error, found = _fetched(message.group_id, part.topics, message, context, services)
+        if error is not ErrorCode.NONE:
+            return Answer(_single({}, error))
+        for partition, fetched in found.items():
+            (denied if fetched is _DENIED else allowed)[partition] = fetched
+        yield
+    errors = Counter({int(ErrorCode.NONE): 1})  # of the response itself
+
+    def of_partition(number: int, fetched: FetchedOffset) -> OffsetFetchResponsePartition:
+        errors[fetched.error] += 1
+        return _partition(number, fetched)
+
+    def of_topic(name: str, partitions: Any) -> OffsetFetchResponseTopic:
+        return OffsetFetchResponseTopic(name=name, partitions=partitions)
+
+    found_ones = chain(allowed.items(), denied.items())
+    topics: Any = yield from encoded_by_topic(found_ones, of_partition, of_topic, context.header)
+    return Answer(OffsetFetchResponse(topics=topics), errors)
+
+
 _answer: Final = answering(_respond)
+_answer_in_steps: Final = answering_in_steps(_respond_in_steps)
+_answer_each: Final = answering_each(_respond, Arrays("groups", "groups"))
 _answer_from_zookeeper: Final = answering_later(_respond_from_zookeeper)
 
 
 def handle(request: Request, message: OffsetFetchRequest, services: Services) -> Awaitable[None] | None:
-    is_old = request.context.api_version < _FIRST_VERSION_OF_GROUPS
-    return (_answer_from_zookeeper if is_old else _answer)(request, message, services)
+    version = request.context.api_version
+    if version >= _FIRST_BATCHED_VERSION:
+        return _answer_each(request, message, services)
+    if version < _FIRST_VERSION_OF_GROUPS:
+        return _answer_from_zookeeper(request, message, services)
+    if message.topics and is_long(message, _TOPICS, _PARTITIONS):
+        return _answer_in_steps(request, message, services)
+    return _answer(request, message, services)
 
 
 def _partitions(
@@ -126,20 +176,21 @@ def _single(found: Fetched, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchRes
         topics=tuple(
             OffsetFetchResponseTopic(
                 name=topic,
-                partitions=tuple(
-                    OffsetFetchResponsePartition(
-                        partition_index=number,
-                        committed_offset=known.offset,
-                        committed_leader_epoch=known.leader_epoch,
-                        metadata=known.metadata,
-                        error_code=fetched.error,
-                    )
-                    for number, fetched in of_topic.items()
-                    for known in (fetched.committed or _NO_OFFSET,)
-                ),
+                partitions=tuple(_partition(number, fetched) for number, fetched in of_topic.items()),
             )
             for topic, of_topic in by_topic(found).items()
         ),
+    )
+
+
+def _partition(number: int, fetched: FetchedOffset) -> OffsetFetchResponsePartition:
+    known = fetched.committed or _NO_OFFSET
+    return OffsetFetchResponsePartition(
+        partition_index=number,
+        committed_offset=known.offset,
+        committed_leader_epoch=known.leader_epoch,
+        metadata=known.metadata,
+        error_code=fetched.error,
     )
 
 

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from kce import wire
 from kce.broker_stub.authorization import NO_AUTHORIZATION
 from kce.broker_stub.errors import InvalidRequest, Refused
+from kce.broker_stub.groups.coordinator import FetchedOffset
 from kce.broker_stub.handlers import (
     add_partitions_to_txn,
     alter_configs,
@@ -22,6 +23,8 @@ from kce.broker_stub.handlers import (
     describe_configs,
     incremental_alter_configs,
     list_offsets,
+    long_answers,
+    offset_fetch,
     produce,
     write_txn_markers,
 )
@@ -53,6 +56,10 @@ from kce.wire import (
     ListOffsetsResponse,
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
@@ -383,6 +390,53 @@ async def test_very_many_partitions_are_added_to_a_transaction_in_steps(
     assert in_steps == await answered(short)
     assert added[:1] == added[1:]
     assert long.steps_in_turns > 10
+    assert short.steps_in_turns == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "groups", "topics", "count"),
+    [(5, 1, 2, 1000), (5, 1, 1000, 2), (1, 1, 3, 500), (8, 1500, 1, 2), (2, 1, 0, 0), (8, 3, 2, 2)],
+)
+async def test_very_many_offsets_are_fetched_in_steps(
+    version: int, groups: int, topics: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at once; of the first topic and of every other group they are refused, and some partitions come twice."""
+    numbers = (*range(count), 0)
+    names = [f"t{n}" for n in range(topics)]
+    if version < 8:
+        of_topics = tuple(OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name in names)
+        message = OffsetFetchRequest(group_id="g", topics=of_topics)
+    else:
+        wanted = tuple(OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name in names)
+        message = OffsetFetchRequest(
+            groups=tuple(OffsetFetchRequestGroup(group_id=f"g{n}", topics=wanted) for n in range(groups))
+        )
+
+    def fetch_offsets(group: str, partitions: list[TopicPartition], *, require_stable: bool) -> Any:
+        if group.endswith("1"):
+            return ErrorCode.NOT_COORDINATOR, {}
+        return ErrorCode.NONE, {p: FetchedOffset(None, ErrorCode(p.partition % 2)) for p in partitions}
+
+    authorization = SimpleNamespace(allows=lambda *_: True, denied_topics=lambda *_: {"t0"})
+    services: Any = SimpleNamespace(authorization=authorization, groups=SimpleNamespace(fetch_offsets=fetch_offsets))
+
+    async def answered(asked: Any) -> tuple[bytes, Any]:
+        rest = offset_fetch.handle(asked, message, services)
+        if rest is not None:
+            await rest
+        ((answer, *errors),) = asked.done
+        encoded = wire.encode_response(answer, api_version=version, correlation_id=1)
+        return bytes(encoded), errors[0] if errors else wire.error_counts(answer)
+
+    header = SimpleNamespace(api_key=OffsetFetchRequest.__api_key__, api_version=version)
+    long: Any = Asked()
+    short: Any = Asked()
+    long.context = short.context = SimpleNamespace(header=header, api_version=version)
+    in_steps = await answered(long)
+    monkeypatch.setattr(offset_fetch, "is_long", lambda *_: False)
+    monkeypatch.setattr(long_answers, "is_long", lambda *_: False)
+    assert in_steps == await answered(short)
+    assert (long.steps_in_turns > 0) == (groups * topics * count >= 1500)
     assert short.steps_in_turns == 0
 
 
