@@ -120,7 +120,7 @@ async def _describe(
 def _results(
     entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, *, with_synonyms: bool
 ) -> Iterable[DescribeConfigsResourceResult]:
-    keys = resource.configuration_keys
+    keys = frozenset(resource.configuration_keys or ())  # may be very many
     for entry in entries:
         if not keys or entry.name in keys:
             yield DescribeConfigsResourceResult(

@@ -45,6 +45,8 @@ from kce.wire import (
     AddPartitionsToTxnTopic,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     DescribeGroupsResponseDescribedGroup,
@@ -438,6 +440,25 @@ async def test_very_many_offsets_are_fetched_in_steps(
     assert in_steps == await answered(short)
     assert (long.steps_in_turns > 0) == (groups * topics * count >= 1500)
     assert short.steps_in_turns == 0
+
+
+async def test_very_many_keys_of_settings_are_looked_up() -> None:
+    """They are not searched for each setting, of which a broker has three hundred."""
+
+    class Keys(tuple[str, ...]):
+        def __contains__(self, key: object) -> bool:
+            raise AssertionError("searched")
+
+    keys = Keys(("num.io.threads", "log.retention.ms", "unknown"))
+    message = DescribeConfigsRequest(
+        resources=(DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=keys),)
+    )
+    services: Any = SimpleNamespace(
+        authorization=NO_AUTHORIZATION, admin=NoStore(), config=SimpleNamespace(broker_id=1, originals={})
+    )
+    context: Any = "context"
+    (result,) = [result async for result in describe_configs.each(message, context, services) if result is not None]
+    assert {entry.name for entry in result.configs} == {"num.io.threads", "log.retention.ms"}
 
 
 def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.LogCaptureFixture) -> None:
