@@ -11,7 +11,7 @@ import math
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import assert_checkpoints, assert_no_checkpoints, wait_all_tasks_blocked
 
 from kce.broker_stub.reactor import turns as turns_module
 from kce.broker_stub.reactor.turns import (
@@ -177,6 +177,28 @@ async def test_steps_leave_turns_to_others(nursery) -> None:
     await wait_all_tasks_blocked()
     assert log.count("step") == 50
     assert log[: log.index("done")].count("other") >= 20
+
+
+async def test_pauses_between_pieces_of_work(autojump_clock) -> None:
+    """None within a slice. Who has waited for something meanwhile has used one slice, not more."""
+    turns = Turns(3 * SLICE_SECONDS)
+    began = trio.current_time()
+    with assert_no_checkpoints():
+        assert await turns.pause(began) == began
+    await trio.sleep(5)
+    with assert_checkpoints():
+        assert await turns.pause(began) == trio.current_time() == began + 5
+    assert turns.spent == 1
+    assert not turns.used_up
+    turns.spend(2 * SLICE_SECONDS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.pause, began)
+        await wait_all_tasks_blocked()
+        assert nursery.child_tasks  # it waits for a turn
+        nursery.start_soon(turns.run)
+        while len(nursery.child_tasks) > 1:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
 
 
 async def test_only_one_long_request_is_worked_on_and_nothing_is_collected_meanwhile(nursery) -> None:
