@@ -367,14 +367,14 @@ class Log(LogFiles):
         return True
 
     @storage
-    def truncate_fully(self, offset: int, log_start_offset: int | None = None) -> None:
+    def truncate_fully(self, offset: int) -> None:
         """Be empty, from that offset on. Raises KafkaStorageError."""
         self.truncations += 1
         removed = self.segments.start_at(offset, self.config)
         self._delete_snapshots(removed)
         self.epochs.clear()
         self.producers.truncate_fully(offset)
-        self.log_start_offset = offset if log_start_offset is None else log_start_offset
+        self.log_start_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self._rebuild_producers()
         self._set_high_watermark(self.end)

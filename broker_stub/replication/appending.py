@@ -7,12 +7,15 @@ from kce.broker_stub.log import Appended, Log, UnexpectedOffset
 
 
 def append_copied(found: Log, records: Buffer) -> Appended:
-    """An empty log whose start is within the first batch begins with that batch. Raises ApiException."""
+    """An empty log whose start is within the first batch begins with that batch; the caller moves its start on again.
+
+    Raises ApiException.
+    """
     try:
         return found.append_as_follower(records)
     except UnexpectedOffset as e:
         straddles = e.first_offset < found.log_end_offset <= e.last_offset
         if found.log_end_offset != found.log_start_offset or not straddles:
             raise
-        found.truncate_fully(e.first_offset, log_start_offset=found.log_start_offset)
+        found.truncate_fully(e.first_offset)
         return found.append_as_follower(records)

@@ -528,8 +528,8 @@ def test_truncate_fully_and_start() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.size, base_offsets(log)) == (20, 20, 0, [20])
     append(log)
     assert values(log) == [(20, b"v")]
-    log.truncate_fully(5, log_start_offset=3)
-    assert (log.log_start_offset, log.log_end_offset) == (3, 5)
+    log.truncate_fully(5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
     log.truncate_to(1)
     assert (log.log_start_offset, log.log_end_offset) == (1, 1)
 

@@ -232,8 +232,8 @@ def test_a_truncation_before_the_first_segment_leaves_nothing() -> None:
     assert (log.delete_old_segments(), base_offsets(log)) == (2, [4])
     assert log.truncate_to(1)
     assert (base_offsets(log), log.log_start_offset, log.log_end_offset, log.recovery_point) == ([1], 1, 1, 1)
-    log.truncate_fully(8, 3)
-    assert (base_offsets(log), log.log_start_offset, log.log_end_offset, log.recovery_point) == ([8], 3, 8, 1)
+    log.truncate_fully(8)
+    assert (base_offsets(log), log.log_start_offset, log.log_end_offset, log.recovery_point) == ([8], 8, 8, 1)
     assert log.end == OffsetMetadata(8, 8, 0)
 
 

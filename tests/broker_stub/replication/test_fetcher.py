@@ -268,9 +268,10 @@ async def test_a_log_that_cannot_take_the_records_is_given_up(follower: MakeFoll
 async def test_an_empty_log_takes_a_batch_that_begins_before_it(follower: MakeFollower) -> None:  # rule B5.19
     f = follower(())
     f.log.truncate_fully(3)
-    f.leader.fetched = [{"records": batch(b"x", b"y", b"z", base_offset=2, leader_epoch=3), "high_watermark": 5}]
+    records = batch(b"x", b"y", b"z", base_offset=2, leader_epoch=3)
+    f.leader.fetched = [{"records": records, "high_watermark": 5, "log_start_offset": 3}]
     await f.follow()
-    assert (f.log.log_start_offset, f.log.log_end_offset) == (3, 5)
+    assert (f.log.log_start_offset, f.log.log_end_offset, f.log.leader_epochs) == (3, 5, ((3, 3),))
     assert f.fetchers.failed_partitions == 0
 
 

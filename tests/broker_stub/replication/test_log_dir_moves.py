@@ -245,9 +245,11 @@ async def test_a_log_that_starts_within_a_batch_moves(autojump_clock: object) ->
         await node.produce(batch(b"0", b"1", b"2", b"3"))
         await node.produce(batch(b"4"))
         node.log.increment_log_start_offset(2)
+        assert node.log.leader_epochs == ((0, 2),)
         assert await alter(node, "/b") == 0
         await moved(node)
         assert (node.log.log_start_offset, node.log.log_end_offset) == (2, 5)
+        assert node.log.leader_epochs == ((0, 2),)
         assert values_of(await node.fetch(2)) == [b"0", b"1", b"2", b"3", b"4"]  # batches stay whole
 
 
