@@ -5,6 +5,7 @@ A future log has a folder of its own, which ends with `-future`, also over a res
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from random import Random
 
@@ -15,6 +16,8 @@ from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.names import marked_folder
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
+
+log = logging.getLogger(__name__)
 
 _MAX_NAME = 255
 
@@ -106,6 +109,7 @@ class FutureLogs:
     def swap(self, partition: TopicPartition) -> Log:
         """The future log becomes the one in use, and the other one is deleted. Raises KafkaStorageError.
 
+        Not if the other one cannot be deleted: the future log is in use already, and only that directory is offline.
         A broker that dies in between leaves two logs of one partition, like Kafka (rule B6.32).
         """
         future, current = self.logs[partition], self._current[partition]
@@ -114,7 +118,10 @@ class FutureLogs:
         future.move(f"{directory.path}/{partition}")
         del self.logs[partition]
         self._current[partition] = future
-        self.delete(current)
+        try:
+            self.delete(current)
+        except KafkaStorageError as e:
+            log.warning("%s", e)
         return future
 
     def failed(self, directory: LogDirectory) -> None:

@@ -382,6 +382,26 @@ async def test_the_target_fails(autojump_clock: object) -> None:
         assert await everything(node) == [b"0"]
 
 
+async def test_the_old_directory_fails_when_the_log_has_moved(autojump_clock: object) -> None:
+    """What is acknowledged from then on is in the new directory, and not in the old one, which is offline."""
+
+    class OldFails(MemoryDisk):
+        def before(self, path: str, size: int) -> None:
+            if path == "/a/a-0" and self.exists("/b/a-0"):
+                raise OSError("broken")
+
+    async with node_with_two(disk=OldFails()) as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        assert await alter(node, "/b") == 0
+        await moved(node)
+        a, b = node.record_logs.directories
+        assert (a.is_offline, b.is_offline) == (True, False)
+        assert node.replicas.partitions[A0].log is node.log
+        assert (await node.produce(batch(b"1"))).base_offset == 1
+        assert (node.log.context.path, await everything(node)) == ("/b", [b"0", b"1"])
+
+
 async def test_a_deleted_partition_leaves_nothing(autojump_clock: object) -> None:
     async with node_with_two({"file.delete.delay.ms": "1000"}) as node:
         await node.lead()
