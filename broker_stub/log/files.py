@@ -317,6 +317,11 @@ class LogFiles:
         return self._resting_end if self._segments is None else self._segments.end
 
     @property
+    def base_offset(self) -> int:
+        """Of the first segment; one that rests has no other."""
+        return self._resting_end.segment if self._segments is None else self._segments[0].base_offset
+
+    @property
     def size(self) -> int:
         return self._resting_end.position if self._segments is None else self._segments.size
 

@@ -394,7 +394,7 @@ def _log_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]
     return {
         partition: found.log_start_offset
         for partition, found in logs.items()
-        if found.log_start_offset > found.segments[0].base_offset
+        if found.log_start_offset > found.base_offset
     }
 
 

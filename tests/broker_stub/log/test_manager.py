@@ -284,6 +284,24 @@ async def test_a_directory_that_fails_is_offline_and_the_rest_serves() -> None:
     assert not disk.exists("/l/.kafka_cleanshutdown")
 
 
+async def test_checkpoints_do_not_read_a_log_that_rests() -> None:
+    """It stays at rest, and a disk that cannot be read does not end the broker."""
+    disk = FailingDisk(clock_ms)
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    found = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    append(found, b"x", b"y")
+    found.set_high_watermark(2)
+    found.increment_log_start_offset(1)
+    assert found.rest()
+    await logs.checkpoint_log_starts()
+    assert read_offsets(disk, "/l/log-start-offset-checkpoint") == {A0: 1}
+    assert found.end.offset == 2
+    disk.broken = "/l/a-0"
+    await logs.checkpoint_log_starts()
+    assert (found._segments, logs.offline) == (None, [])  # type: ignore[attr-defined]
+
+
 async def test_a_written_checkpoint_survives_a_crash(disk: MemoryDisk) -> None:
     logs = manager(disk)
     await logs.load()
