@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 import trio
@@ -64,7 +64,7 @@ class Cleanable(NamedTuple):
 
 
 def cleanable(found: Log, last_clean: int | None, now_ms: int) -> Cleanable:
-    """What may be compacted (rule B6.22). ``last_clean``: the end of the last pass. Raises KafkaStorageError."""
+    """What may be compacted (rule B6.22). ``last_clean``: the end of the last pass. Raises OSError, CorruptRecord."""
     config, segments = found.config, found.segments
     first_dirty = found.log_start_offset
     if last_clean is not None and first_dirty <= last_clean <= found.log_end_offset:
@@ -124,10 +124,9 @@ class Cleaner:
             if count % _LOGS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             if found.config.is_compact and found.has_files and self._may_clean(found):
-                with suppress(KafkaStorageError):
-                    one = cleanable(found, self._end_of_last_pass(found), self._now_ms())
-                    if one.is_worthwhile:
-                        candidates.append(one)
+                one = self._cleanable(found)
+                if one is not None and one.is_worthwhile:
+                    candidates.append(one)
         if not candidates:
             return None
         chosen = max(candidates, key=lambda one: one.dirty_ratio)
@@ -143,6 +142,17 @@ class Cleaner:
         except OSError as e:
             chosen.log.context.failed(e)
         return chosen.log
+
+    def _cleanable(self, found: Log) -> Cleanable | None:
+        """None if it cannot be read."""
+        try:
+            return cleanable(found, self._end_of_last_pass(found), self._now_ms())
+        except errors.CorruptRecord as e:
+            log.warning("%s is not compacted any more: %s", found.partition, e)
+            self._uncleanable.add(found.partition)
+        except OSError as e:
+            found.context.failed(e)
+        return None
 
     def _may_clean(self, found: Log) -> bool:
         partition = found.partition

@@ -20,6 +20,7 @@ from kce.broker_stub.log.producer_state import Origin
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec, Record, RecordBatch, TimestampType
 from kce.wire.records import read_records, write_records
+from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import NOW_MS, PARTITION, Context, a_log, batch, marker
 
 DAY_MS = 86_400_000
@@ -362,6 +363,34 @@ def test_a_crash_at_any_write_leaves_every_last_value() -> None:
             break
         point += 1
     assert point > 10
+
+
+@pytest.mark.parametrize("fault", ["unreadable", "damaged"])
+def test_what_cannot_be_read_when_a_log_is_chosen_ends_nothing(fault: str) -> None:
+    """The first batches of segments are read then, after a restart; the other logs are compacted."""
+    disk = MemoryDisk()
+    log = compacted(disk)
+    other = Log(Context(), TopicPartition("a", 1), log.config)
+    for made in (log, other):
+        for i in range(24):
+            put(made, (b"k%d" % (i % 3), b"%d" % i))
+    log.close()
+    if fault == "damaged":
+        path = log.segments[0].path(".log")
+        disk.write(path, b"\xff" * len(disk.read(path) or b""))
+    log = a_log(Context(disk), **COMPACT)
+    log.set_high_watermark(log.log_end_offset)
+    if fault == "unreadable":
+
+        def before(path: str, size: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        disk.before = before  # type: ignore[method-assign]
+    cleaner = Cleaner({PARTITION: log, other.partition: other}, log.context.now_ms, 1 << 20)
+    size = other.size
+    trio.run(cleaner.clean_next)
+    assert len(log.context.failures) == (fault == "unreadable")  # type: ignore[attr-defined]
+    assert other.size < size
 
 
 class CrashAt:
