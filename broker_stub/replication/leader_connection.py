@@ -218,7 +218,10 @@ class LeaderConnection:
         }
 
     async def offset(self, partition: TopicPartition, leader_epoch: int, timestamp: int) -> tuple[int, int]:
-        """Error code and offset, for a timestamp of `lookup`: the earliest or the latest."""
+        """Error code and offset, for a timestamp of `lookup`: the earliest or the latest.
+
+        An answer without an offset is an error, too: the follower tries again.
+        """
         version = self._config.inter_broker_protocol_version.list_offsets_version
         request = ListOffsetsRequest(
             replica_id=self._config.broker_id,
@@ -235,7 +238,8 @@ class LeaderConnection:
         )
         response = await self._request(request, version)
         assert isinstance(response, ListOffsetsResponse)
-        (data,) = response.topics[0].partitions
-        if version == 0:
-            return data.error_code, data.old_style_offsets[0] if data.old_style_offsets else UNDEFINED
-        return data.error_code, data.offset
+        for data in (data for topic in response.topics for data in topic.partitions):
+            offset = next(iter(data.old_style_offsets), UNDEFINED) if version == 0 else data.offset
+            if offset >= 0 or data.error_code != ErrorCode.NONE:
+                return data.error_code, offset
+        return ErrorCode.UNKNOWN_SERVER_ERROR, UNDEFINED

@@ -394,6 +394,37 @@ async def test_a_log_that_others_write_is_given_up(follower: MakeFollower) -> No
     assert (f.fetchers.failed_partitions, f.log.high_watermark) == (1, 0)
 
 
+NO_OFFSET = (
+    wire.ListOffsetsResponse(),
+    wire.ListOffsetsResponse(topics=(wire.ListOffsetsTopicResponse(name="a", partitions=()),)),
+    wire.ListOffsetsResponse(
+        topics=(
+            wire.ListOffsetsTopicResponse(
+                name="a", partitions=(wire.ListOffsetsPartitionResponse(partition_index=0, offset=-1),)
+            ),
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("answer", NO_OFFSET)
+async def test_an_answer_without_an_offset_is_asked_for_again(
+    follower: MakeFollower, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: wire.ListOffsetsResponse
+) -> None:  # rule B5.18
+    f = follower()
+    f.leader.fetched = [{"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}]
+    others = f.leader._answer
+    monkeypatch.setattr(
+        f.leader,
+        "_answer",
+        lambda request: answer if isinstance(request, wire.ListOffsetsRequest) else others(request),
+    )
+    await f.follow()
+    await trio.sleep(1.5)
+    assert (f.log.log_end_offset, f.fetchers.failed_partitions) == (2, 0)
+    assert f.leader.fetches() == [(2, 3, 1)] * 2
+
+
 async def test_a_partition_that_goes_offline_while_it_is_written(
     follower: MakeFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
