@@ -230,11 +230,14 @@ class ReplicaFetcher:
             self._guarded(partition, states[partition], self._truncate_to, states[partition].offset, True)
         if not epochs:
             return
-        for partition, answer in (await self._connection.end_offsets(epochs)).items():
-            state = states.get(partition)
-            if state is None or self.partitions.get(partition) is not state:
+        answers = await self._connection.end_offsets(epochs)
+        for partition in epochs:
+            state, answer = states[partition], answers.get(partition)
+            if self.partitions.get(partition) is not state:
                 continue
-            if answer.error == ErrorCode.NONE:
+            if answer is None:
+                self._refused(partition, state, ErrorCode.UNKNOWN_SERVER_ERROR)
+            elif answer.error == ErrorCode.NONE:
                 self._guarded(partition, state, self._truncate_by_epoch, answer.end)
             else:
                 self._refused(partition, state, answer.error)

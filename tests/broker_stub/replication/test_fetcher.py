@@ -425,6 +425,16 @@ async def test_an_answer_without_an_offset_is_asked_for_again(
     assert f.leader.fetches() == [(2, 3, 1)] * 2
 
 
+async def test_an_answer_without_the_end_of_an_epoch_is_not_asked_for_at_once(
+    follower: MakeFollower, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule B5.9
+    f = follower(inter_broker_protocol_version="2.6", with_id=False)
+    monkeypatch.setattr(f.leader, "_answer", lambda request: wire.OffsetForLeaderEpochResponse())
+    f.fetchers.follow(PARTITION, f.log, 9, 3, AT_LEADER, None)
+    await trio.sleep(1.5)
+    assert len(f.leader.requests) == 2
+
+
 async def test_a_partition_that_goes_offline_while_it_is_written(
     follower: MakeFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
