@@ -349,6 +349,8 @@ class Log(LogFiles):
     @storage
     def truncate_to(self, offset: int) -> bool:
         """Remove what is at that offset and beyond (rule B5.27). Whether there was any. Raises KafkaStorageError."""
+        if offset < 0:  # as only a leader with a defect says
+            raise ValueError(f"{self.partition} cannot be truncated to {offset}")
         if offset >= self.log_end_offset:
             self.change_epochs(lambda epochs: epochs.truncate_from_end(self.log_end_offset))
             return False

@@ -435,6 +435,13 @@ async def test_an_answer_without_the_end_of_an_epoch_is_not_asked_for_at_once(
     assert len(f.leader.requests) == 2
 
 
+async def test_a_log_is_not_truncated_to_a_negative_offset(follower: MakeFollower) -> None:
+    f = follower()
+    f.leader.fetched = [{"diverging_epoch": wire.FetchResponseEpochEndOffset(epoch=1, end_offset=-5)}]
+    await f.follow()
+    assert (f.log.log_end_offset, f.fetchers.failed_partitions) == (2, 1)
+
+
 async def test_a_partition_that_goes_offline_while_it_is_written(
     follower: MakeFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
