@@ -349,8 +349,7 @@ class Log(LogFiles):
     @storage
     def truncate_to(self, offset: int) -> bool:
         """Remove what is at that offset and beyond (rule B5.27). Whether there was any. Raises KafkaStorageError."""
-        if offset < 0:  # as only a leader with a defect says
-            raise ValueError(f"{self.partition} cannot be truncated to {offset}")
+        self._check_truncation(offset)
         if offset >= self.log_end_offset:
             self.change_epochs(lambda epochs: epochs.truncate_from_end(self.log_end_offset))
             return False
@@ -371,6 +370,7 @@ class Log(LogFiles):
     @storage
     def truncate_fully(self, offset: int) -> None:
         """Be empty, from that offset on. Raises KafkaStorageError."""
+        self._check_truncation(offset)
         self.truncations += 1
         removed = self.segments.start_at(offset, self.config)
         self._delete_snapshots(removed)
@@ -380,6 +380,10 @@ class Log(LogFiles):
         self.recovery_point = min(self.recovery_point, offset)
         self._rebuild_producers()
         self._set_high_watermark(self.end)
+
+    def _check_truncation(self, offset: int) -> None:
+        if offset < 0:  # as only a leader with a defect says
+            raise ValueError(f"{self.partition} cannot be truncated to {offset}")
 
     def _rebuild_producers(self) -> None:
         rebuild_producers(

@@ -275,6 +275,16 @@ async def test_an_empty_log_takes_a_batch_that_begins_before_it(follower: MakeFo
     assert f.fetchers.failed_partitions == 0
 
 
+async def test_an_empty_log_does_not_begin_before_0(follower: MakeFollower) -> None:  # rule B5.15
+    f = follower()
+    f.log.set_high_watermark(2)
+    f.log.increment_log_start_offset(2)
+    records = batch(b"x", base_offset=-9, leader_epoch=3) + batch(b"y", base_offset=2, leader_epoch=3)
+    f.leader.fetched = [{"records": records, "high_watermark": 2}]
+    await f.follow()
+    assert (f.log.log_start_offset, f.log.log_end_offset, f.fetchers.failed_partitions) == (2, 2, 1)
+
+
 async def test_damaged_records_are_fetched_again(follower: MakeFollower, autojump_clock: MockClock) -> None:  # B5.15
     f = follower()
     good = batch(b"x", base_offset=2, leader_epoch=3)
