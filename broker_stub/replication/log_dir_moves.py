@@ -19,6 +19,7 @@ from kce.broker_stub.partition import Partition
 from kce.broker_stub.replication.appending import append_copied
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode
+from kce.wire.errors import CorruptRecord
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class LogDirMoves:
                 self._swap(partition, current, future)
         except KafkaStorageError as e:
             log.warning("%s", e)  # the directory is offline, and with it the log or the future one
-        except ApiException as e:
+        except (ApiException, CorruptRecord) as e:
             log.warning("%s cannot move to %s: %s", topic_partition, future.context.path, e)
             self._failed.add(topic_partition)
 

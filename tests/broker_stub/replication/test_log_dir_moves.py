@@ -19,6 +19,7 @@ from kce.broker_stub.replication.log_dir_moves import LogDirMoves
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import ErrorCode
+from kce.wire.errors import CorruptRecord
 from tests.broker_stub.log.support import Context, a_log, append
 from tests.broker_stub.log.support import everything as everything_in
 from tests.broker_stub.logs import MemoryLogManager
@@ -466,8 +467,9 @@ async def test_nothing_is_copied_beyond_the_quota_within_one_round(autojump_cloc
         assert node.record_logs.future.logs[A0].log_end_offset == 0
 
 
-async def test_an_error_ends_the_attempts_until_the_role_changes(autojump_clock: object) -> None:
-    """What could not be appended does not count as copied."""
+@pytest.mark.parametrize("error", [OffsetOutOfRange("it is gone"), CorruptRecord("a damaged batch")])
+async def test_an_error_ends_the_attempts_until_the_role_changes(autojump_clock: object, error: Exception) -> None:
+    """What could not be read or appended does not count as copied."""
     async with node_with_two() as node:
         await node.lead()
         await node.produce(batch(b"0"))
@@ -475,7 +477,7 @@ async def test_an_error_ends_the_attempts_until_the_role_changes(autojump_clock:
 
         def fails(current: Log, future: Log) -> None:
             attempts.append(future.log_end_offset)
-            raise OffsetOutOfRange("it is gone")
+            raise error
 
         moves = node.replication.log_dir_moves
         with pytest.MonkeyPatch.context() as patched:
