@@ -27,7 +27,7 @@ from kce.harness.errors import HarnessError
 from kce.harness.history import History
 from kce.harness.links import CLOSE, Ending, FrameEvent, Passage, Selection
 from kce.wire import ErrorCode
-from kce.wire.registry import CONTROL_REQUESTS
+from kce.wire.registry import CONTROL_REQUESTS, Direction, message_class
 
 _HANDLERS = {handler.api_key: handler for handler in HANDLERS}
 #: names of fields, in the messages of all APIs
@@ -36,6 +36,10 @@ _PARTITION_FIELDS = ("partition_index", "partition")
 #: epochs of a request, compared with the newest that the links have seen
 CONTROLLER = "controller"
 _RELATIONS = ("older", "equal", "newer")
+#: by ``is_request``
+_DIRECTIONS: dict[bool | None, tuple[Direction, ...]] = {
+    True: ("request",), False: ("response",), None: ("request", "response")
+}  # fmt: skip
 
 #: the types that JSON may give the fields of a rule: a wrong one would match nothing, or end a node
 _NUMBERS = "source to version partition nth every seed truncate corrupt segments close_after"
@@ -146,11 +150,35 @@ class Rule(Selection):
             raise HarnessError(f"Rule(probability={self.probability}): must be from 0 to 1")
         if self.error is not None and self.is_request is not True:
             raise HarnessError("Rule(error=...) answers requests: leave is_request at True")
+        if isinstance(self.change, Mapping):
+            self._check_change(self.change)
         self._random = Random(self.seed or 0)
         self._released = trio.Event()
         self._bytes = 0
         #: the newest controller epoch, and the newest broker epoch by destination, with which epochs are compared
         self.newest: dict[str, int] = {}
+
+    def _check_change(self, change: Mapping[str, Any]) -> None:
+        """Raises HarnessError for what would break the connection of the first frame: fields that a message of ``api``
+        does not have (without it, that none has), and values that they cannot have."""
+        selected: list[Any] = [
+            cls for known in wire.API_KEYS if not self._apis or known.name in self._apis
+            for direction in _DIRECTIONS[self.is_request] if (cls := message_class(known.key, direction)) is not None
+        ]  # fmt: skip
+        lacking = [cls for cls in selected if not change.keys() <= {f.name for f in dataclasses.fields(cls)}]
+        if lacking and self._apis:
+            raise _no_such_fields(change, lacking[0])
+        if len(lacking) == len(selected):
+            raise HarnessError(f"Rule(change={dict(change)}): no message has these fields; `kce schema` lists them")
+        for cls in selected if self._apis else ():
+            message, version = dataclasses.replace(cls(), **change), wire.api(cls.__api_key__).versions.last
+            try:
+                if cls.__direction__ == "request":
+                    wire.encode_request(message, api_version=version, correlation_id=0, client_id=None)
+                else:
+                    wire.encode_response(message, api_version=version, correlation_id=0)
+            except wire.EncodeError as e:
+                raise HarnessError(f"Rule(change={dict(change)}): {e}") from None
 
     def use_seed_of_run(self, seed: str) -> None:
         """Random numbers from this seed, unless the rule has its own."""
@@ -261,10 +289,7 @@ class Rule(Selection):
         try:
             changed: wire.Message = dataclasses.replace(message, **self.change)
         except TypeError:
-            known = ", ".join(f.name for f in dataclasses.fields(message))
-            raise HarnessError(
-                f"Rule(change={dict(self.change)}): {type(message).__name__} has the fields {known}"
-            ) from None
+            raise _no_such_fields(self.change, type(message)) from None
         return changed
 
     def _error_response(self, event: FrameEvent, error: ErrorCode) -> bytes:
@@ -316,6 +341,11 @@ class Rule(Selection):
             return cls(**values)
         except TypeError as e:
             raise HarnessError(f"a rule has no such values: {values} ({e})") from None
+
+
+def _no_such_fields(change: Mapping[str, Any], cls: Any) -> HarnessError:
+    known = ", ".join(f.name for f in dataclasses.fields(cls))
+    return HarnessError(f"Rule(change={dict(change)}): {cls.__name__} has the fields {known}")
 
 
 def _check_type(name: str, value: Any) -> None:

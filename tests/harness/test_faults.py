@@ -266,6 +266,23 @@ async def test_the_end_of_a_connection_is_learnt_late(rule: Rule, expected: floa
         ({"drop": None}, r"Rule\(drop=None\): must be of type bool"),
         ({"where": "x"}, r"Rule\(where='x'\): a function works only for nodes in this process"),
         ({"change": [1]}, r"Rule\(change=\[1\]\): must be of type dict"),
+        (
+            {"api": "LeaderAndIsr", "change": {"contoller_epoch": 0}},
+            "LeaderAndIsrRequest has the fields controller_id, .*, controller_epoch, ",
+        ),
+        (
+            {"api": ["LeaderAndIsr", "Fetch"], "change": {"controller_epoch": 0}},
+            "FetchRequest has the fields ",
+        ),
+        (
+            {"api": "LeaderAndIsr", "is_request": None, "change": {"controller_epoch": 0}},
+            "LeaderAndIsrResponse has the fields ",
+        ),
+        ({"change": {"contoller_epoch": 0}}, "no message has these fields; `kce schema` lists them"),
+        (
+            {"api": "LeaderAndIsr", "change": {"controller_epoch": "x"}},
+            r"LeaderAndIsrRequest 7: .* given value 'x' at controller_epoch",
+        ),
     ],
 )
 def test_rules_that_cannot_be(fields: dict[str, Any], error: str) -> None:
@@ -278,7 +295,8 @@ def test_rules_as_json() -> None:
     fields = {"api": ["LeaderAndIsr"], "to": 2, "nth": 3, "delay": 5, "error": ErrorCode.STALE_BROKER_EPOCH}
     assert rule.to_json() == fields
     assert Rule.from_json({**fields, "error": "STALE_BROKER_EPOCH"}).to_json() == fields
-    given = {"is_request": None, "source": None, "bandwidth": 5, "controller_epoch": "older", "change": {"a": None}}
+    change = {"error_code": 1}
+    given = {"is_request": None, "source": None, "bandwidth": 5, "controller_epoch": "older", "change": change}
     assert Rule.from_json(given).to_json() == {k: v for k, v in given.items() if k != "source"}
     with pytest.raises(HarnessError, match="works only for nodes in this process"):
         Rule(where=lambda _: True).to_json()
