@@ -222,14 +222,10 @@ class Interventions:
     async def second_controller(self: Faulty) -> ActiveController:
         """Two controllers: cut the controller off from ZooKeeper, so that it does not learn that another is elected.
 
-        Returns the first; `heal` lets it learn. Raises HarnessError where there is no controller, or no other node.
+        Returns the first; `heal` lets it learn. Raises HarnessError where there is no controller, or no other node that
+        can become it.
         """
-        first = await self.controller()
-        running = [member.id for member in self.members if member.state == "running"]
-        if first is None or first.id not in running:
-            raise HarnessError("no node that runs is controller")
-        if len(running) < 2:
-            raise HarnessError(f"node {first.id} is the only one that runs: no other can become controller")
+        first = await _replaceable_controller(self)
         await self.cut_from_zookeeper(first.id)
         await self.expire_session(first.id)
         await self.wait_for_controller(other_than=first)
@@ -238,10 +234,26 @@ class Interventions:
     async def zombie_controller(self: Faulty) -> ActiveController:
         """As `second_controller`, and the control requests of the first wait until `release_control_requests`: then
         brokers get them from a zombie, with an old controller epoch."""
-        controller = await self.controller()
-        if controller is not None and controller.id in {member.id for member in self.members}:
-            await self.hold_control_requests(controller.id)
+        controller = await _replaceable_controller(self)
+        await self.hold_control_requests(controller.id)
         return await self.second_controller()
+
+
+async def _replaceable_controller(cluster: Faulty) -> ActiveController:
+    """The controller, if another node can be elected. Raises HarnessError."""
+    controller = await cluster.controller()
+    running = {member.id for member in cluster.members if member.state == "running"}
+    if controller is None or controller.id not in running:
+        raise HarnessError("no node that runs is controller")
+    others = running - {controller.id}
+    if not others:
+        raise HarnessError(f"node {controller.id} is the only one that runs: no other can become controller")
+    if all(cluster.world.is_cut(node_id) for node_id in others):
+        cut = _listed(tuple(sorted(others)))
+        raise HarnessError(
+            f"node {controller.id} is the only one that ZooKeeper hears of: heal a node that is cut off ({cut}) first"
+        )
+    return controller
 
 
 async def _hold(cluster: Faulty, why: Held, rule: Rule) -> None:

@@ -106,6 +106,21 @@ async def test_two_controllers_until_the_first_learns() -> None:
             await cluster.zombie_controller()
 
 
+async def test_a_zombie_that_no_node_can_follow_is_refused_and_holds_nothing() -> None:
+    async with cluster_with_topic() as cluster:
+        first = await cluster.zombie_controller()
+        second = await cluster.zombie_controller()
+        last = await cluster.wait_for_controller()
+        began = trio.current_time()
+        with pytest.raises(HarnessError, match=f"heal a node that is cut off .{min(first.id, second.id)}, "):
+            await cluster.zombie_controller()
+        with pytest.raises(HarnessError, match=f"node {last.id} is the only one that ZooKeeper hears of"):
+            await cluster.second_controller()
+        assert trio.current_time() - began < 1
+        assert cluster.held.keys() == {first.id, second.id}
+        assert await cluster.controller() == last
+
+
 async def believes(cluster: Cluster, node_id: int) -> bool:
     return (await cluster.node_status(node_id)).believes_active
 
