@@ -28,12 +28,15 @@ class Topics(Waiting):
         random: Random | None = None,
         wait: bool = True,
     ) -> uuid.UUID:
-        """Create it in ZooKeeper and wait until every partition has a leader. Raises HarnessError.
+        """Create it in ZooKeeper and wait until every partition has a leader. Raises HarnessError, also for a partition
+        whose replicas no broker is: Kafka creates it (rule 10.4), and so does ``wait=False``, but none can lead it.
 
         Unless there are rules, which may keep it from them, all nodes know the leaders then.
 
         ``assignment`` gives the replicas of each partition; otherwise they are placed as Kafka places them.
         """
+        if wait and assignment is not None:
+            await self._check_can_lead(topic, assignment)
         with _admin_errors():
             topic_id = await admin.create_topic(
                 self.zk, topic, partitions=partitions, replication_factor=replication_factor,
@@ -43,6 +46,17 @@ class Topics(Waiting):
             await self.wait_until(lambda: self._has_leaders(topic), f"leaders of topic {topic}")
             await self._wait_until_known(topic, partitions if assignment is None else len(assignment))
         return topic_id
+
+    async def _check_can_lead(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+        """A node that does not run may start while we wait; an id that nobody has may not. Raises HarnessError."""
+        brokers = await self.registered() | self._members.keys()
+        for partition, replicas in assignment.items():
+            if replicas and brokers.isdisjoint(replicas):
+                known = ", ".join(map(str, sorted(brokers)))
+                raise HarnessError(
+                    f"topic {topic}: partition {partition} would have no leader, as there is no broker "
+                    f"{', '.join(map(str, replicas))}; brokers are {known}"
+                )
 
     async def _has_leaders(self, topic: str) -> bool:
         (described,) = await admin.describe_topics(self.zk, [topic])

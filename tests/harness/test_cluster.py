@@ -58,6 +58,21 @@ async def test_a_client_may_ask_any_node_once_the_cluster_has_started(zookeeper:
             assert not any([await member.knows([1, 2], topic, 3) for member in cluster.members])
 
 
+async def test_a_topic_that_nobody_could_lead_is_refused_at_once() -> None:
+    async with Cluster(2, world=kce.memory(seed=1), properties=FAST) as cluster:
+        with pytest.raises(HarnessError, match=r"topic t: partition 1 .*there is no broker 7, 8; brokers are 1, 2"):
+            await cluster.create_topic("t", assignment={0: [1, 7], 1: [7, 8]})
+        assert await cluster.describe_topics() == []
+        await cluster.create_topic("t", assignment={0: [7]}, wait=False)  # rule 10.4
+        await cluster.create_topic("u", assignment={0: [7, 2]})
+        await cluster.kill(1)
+        await cluster.expire_session(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: cluster.create_topic("v", assignment={0: [1]}))
+            await cluster.wait_until(lambda: cluster.exists("/brokers/topics/v"), "the topic")
+            await cluster.start(1)
+
+
 async def test_nodes_that_never_hear_of_each_other_cost_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
