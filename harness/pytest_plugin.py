@@ -159,6 +159,7 @@ def _synchronous(arguments: dict[str, Any], artifacts: Artifacts) -> Iterator[Sy
 
     cluster = SyncCluster(**arguments)
     with cluster:
+        artifacts.has_started = True
         try:
             yield cluster
         finally:
@@ -175,6 +176,7 @@ async def _opened(arguments: dict[str, Any], artifacts: Artifacts) -> AsyncItera
     from kce.harness.cluster import Cluster
 
     async with Cluster(**arguments) as cluster:
+        artifacts.has_started = True
         try:
             yield cluster
         finally:
@@ -218,6 +220,7 @@ def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) 
     record = arguments.get("record", True)
     if record is True:
         arguments["record"] = artifacts.recording
+        artifacts.is_recorded = True
         artifacts.keep = "record" in arguments and mark is not None and mark.kwargs.get("record") is True
     elif record is False:
         del arguments["record"]
@@ -237,16 +240,22 @@ class Artifacts:
         self.log = folder / "server.log"
         self.seed: int | None = None
         self.keep = False
+        #: a cluster that has started writes its recording and its trace when it ends, which is after the report
+        self.has_started = False
+        self.is_recorded = False
 
     def write_trace(self, cluster: Cluster | SyncCluster) -> None:
         cluster.history.write(self.trace)
 
     def report(self) -> str:
-        lines = [
-            f"recording  {self.recording}    (kce decode {self.recording}; kce analyze {self.recording})",
-            f"trace      {self.trace}    (each request and response as JSON)",
-            f"log        {self.log}",
-        ]
+        """Without what is not there: of a cluster that could not start, or that records elsewhere."""
+        lines = []
+        if self.is_recorded and (self.has_started or self.recording.exists()):
+            lines.append(f"recording  {self.recording}    (kce decode {self.recording}; kce analyze {self.recording})")
+        if self.has_started:
+            lines.append(f"trace      {self.trace}    (each request and response as JSON)")
+        if self.log.exists():
+            lines.append(f"log        {self.log}")
         if self.seed is not None:
             lines.append(f"seed       {self.seed}    (--kafka-seed {self.seed} repeats the run)")
         return "\n".join(lines)
@@ -303,4 +312,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         artifacts = node.stash.get(_artifacts, None)
         if artifacts is not None:
             node.stash[_failed] = True
-            report.sections.append(("kafka_cluster", artifacts.report()))
+            if text := artifacts.report():
+                report.sections.append(("kafka_cluster", text))

@@ -147,6 +147,46 @@ def test_fails_too(kafka_cluster):
     assert "is elected controller" in (folder / "server.log").read_text()
 
 
+def test_a_failed_test_is_told_only_of_files_that_are_there(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+import pytest
+
+@pytest.fixture
+def broken():
+    raise ValueError
+
+def test_before(broken, kafka_cluster):
+    pass
+
+def test_after(kafka_cluster, broken):
+    pass
+
+@pytest.mark.kafka_cluster(properties={"num.io.threads": "none"})
+def test_sync(kafka_cluster):
+    pass
+
+@pytest.mark.kafka_cluster(properties={"num.io.threads": "none"})
+async def test_async(kafka_cluster):
+    pass
+
+@pytest.mark.kafka_cluster(record=False)
+async def test_unrecorded(kafka_cluster):
+    assert False
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory", "--kafka-artifacts=kept")
+    result.assert_outcomes(errors=3, failed=2)
+    told = re.findall(r"^(?:recording|trace|log) +(\S+)", result.stdout.str(), re.MULTILINE)
+    there = [str(path) for path in pytester.path.glob("kept/*/*")]
+    assert sorted(told) == sorted(there)
+    names = [name.rpartition("test_")[2] for name in there]
+    assert sorted(names) == [
+        "after/server.log", "after/trace.jsonl", "after/traffic.pcapng",
+        "unrecorded/server.log", "unrecorded/trace.jsonl",
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_the_readme(pytester: pytest.Pytester) -> None:
     """Pasted into a new project, with a real ZooKeeper, also in parallel and in random order."""
