@@ -173,8 +173,10 @@ class RealClusterWorld(ClusterWorld):
         try:
             (folder / "logs").mkdir(parents=True, exist_ok=True)
             probe = folder / "logs" / f".writable-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            try:
+                probe.write_bytes(b"?")  # on a full disk, a file can be made, but not be written
+            finally:
+                probe.unlink(missing_ok=True)
         except OSError as e:
             raise HarnessError(f"the data folder {folder} is not writable: {e.strerror or e}") from None
         return folder

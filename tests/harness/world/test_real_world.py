@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import resource
 import socket
 from pathlib import Path
 
@@ -66,6 +67,19 @@ async def test_a_data_folder_that_cannot_be_written_is_an_error(tmp_path: Path) 
     with pytest.raises(HarnessError, match=f"the data folder {in_the_way / 'data'} is not writable"):
         async with real("127.0.0.1:1").running(in_the_way / "data", None):
             pass
+
+
+async def test_a_data_folder_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the disk: a file can be made, but not be written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(HarnessError, match=f"the data folder {tmp_path} is not writable: File too large"):
+            async with real("127.0.0.1:1").running(tmp_path, None):
+                pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "logs").iterdir()) == []
 
 
 async def test_two_clusters_do_not_share_the_data_of_a_zookeeper(tmp_path: Path) -> None:
