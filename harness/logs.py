@@ -8,6 +8,7 @@ state-change.log  changes of partitions and replicas, control requests and their
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -70,16 +71,24 @@ def log_to_folder(folder: Path) -> None:
 
 
 def last_words(path: Path) -> str:
-    """The last error in a log, or else its last line; empty if there is none."""
+    """The last error in a log, or else its last line; empty if there is none. On a full disk there may be no error, and
+    half a line."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
+        has_room = shutil.disk_usage(path).free > 0
     except OSError:
         return ""
     lines = [line.strip() for line in lines if line.strip()]
     errors = [line for line in lines if "] ERROR " in line or "] CRITICAL " in line]
-    return (lines[-1:] if lines and not lines[-1].startswith("[") else errors[-1:] or lines[-1:] or [""])[0]
+    if lines and not lines[-1].startswith("["):
+        return lines[-1]
+    if errors:
+        return errors[-1]
+    if not has_room:
+        return "no space is left on the disk of its log"
+    return lines[-1] if lines else ""
 
 
 _TAIL_BYTES: Final = 16_384

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def test_last_words(tmp_path: Path, text: str, expected: str) -> None:
     assert last_words(path) == ""
     path.write_text(text)
     assert last_words(path) == expected
+
+
+def test_last_words_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "server.log"
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    path.write_text("[2026-11-28 05:23:07,101] INFO a (x)\n[2026")
+    assert last_words(path) == "no space is left on the disk of its log"
+    path.write_text("[2026-11-28 05:23:07,101] ERROR a (x)\n[2026")
+    assert last_words(path) == "[2026-11-28 05:23:07,101] ERROR a (x)"
 
 
 async def test_a_line_for_each_change_with_the_peer(caplog: pytest.LogCaptureFixture) -> None:
