@@ -80,7 +80,7 @@ def last_words(path: Path) -> str:
         has_room = shutil.disk_usage(path).free > 0
     except OSError:
         return ""
-    lines = [line.strip() for line in lines if line.strip()]
+    lines = [line.strip(_FRAME) for line in lines if line.strip(_FRAME)]
     errors = [line for line in lines if "] ERROR " in line or "] CRITICAL " in line]
     if lines and not lines[-1].startswith("["):
         return lines[-1]
@@ -91,4 +91,6 @@ def last_words(path: Path) -> str:
     return lines[-1] if lines else ""
 
 
+#: of the traceback of an exception group
+_FRAME: Final = " \t|+-"
 _TAIL_BYTES: Final = 16_384

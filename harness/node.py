@@ -35,6 +35,7 @@ from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeLis
 from kce.broker_stub.zookeeper.isr_store import ZkIsrStore, ZkLogDirEvents
 from kce.broker_stub.zookeeper.producer_id_store import ZkProducerIds
 from kce.broker_stub.zookeeper.topic_config_reader import TopicConfigReader
+from kce.captures.errors import CaptureError
 from kce.captures.record.recorder import Recorder
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
@@ -407,7 +408,10 @@ class Node:
                 for name, address in self.addresses().items()
             )
             comment = f"node {self.id}: {where}"
-            self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
+            try:
+                self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
+            except CaptureError as e:
+                raise HarnessError(str(e)) from None
 
     async def shutdown(self, *, controlled: bool = True) -> None:
         """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49).

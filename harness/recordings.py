@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -24,6 +25,11 @@ class Recordings:
             if self._target.exists() and not self._target.is_file():  # the merged file takes its place
                 raise HarnessError(f"{self._target} cannot be written: it is not a regular file")
             self._folder.mkdir(parents=True, exist_ok=True)
+            probe = self._folder / f".writable-{os.getpid()}"
+            try:
+                probe.write_bytes(b"?")  # on a full disk, a file can be made, but not be written
+            finally:
+                probe.unlink(missing_ok=True)
         except OSError as e:
             raise HarnessError(f"{self._target} cannot be written: {e.strerror or e}") from None
 

@@ -31,7 +31,7 @@ APPLICATION = "kafka-controller-emulator"
 class PcapngWriter:
     """``target`` is a path, which is created or emptied, or a binary stream, which is the caller's to close.
 
-    Raises CaptureError where the file cannot be created; OSError from every write that fails.
+    Raises CaptureError where the file cannot be created and begun; OSError from every later write that fails.
     """
 
     def __init__(self, target: str | os.PathLike[str] | BinaryIO, comments: Iterable[str] = ()) -> None:
@@ -54,9 +54,9 @@ class PcapngWriter:
         options += _option(_SHB_USERAPPL, APPLICATION.encode())
         try:
             self._block(SECTION_HEADER, struct.pack("<IHHq", _BYTE_ORDER_MAGIC, 1, 0, -1) + _options(options))
-        except OSError:
+        except OSError as e:
             self.close()
-            raise
+            raise CaptureError(f"{self.name}: cannot be written ({e.strerror or e})") from None
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ Covers: kce.harness.cluster, kce.harness.topics, kce.harness.waiting
 
 from __future__ import annotations
 
+import resource
 import socket
 from pathlib import Path
 
@@ -71,6 +72,29 @@ async def test_a_topic_that_nobody_could_lead_is_refused_at_once() -> None:
             nursery.start_soon(lambda: cluster.create_topic("v", assignment={0: [1]}))
             await cluster.wait_until(lambda: cluster.exists("/brokers/topics/v"), "the topic")
             await cluster.start(1)
+
+
+async def test_a_recording_on_a_full_disk_is_refused(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the disk: a file can be made, but not be written."""
+    cluster = Cluster(2, world=kce.memory(seed=1), record=tmp_path / "x.pcapng")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(HarnessError, match=rf"{tmp_path}/x\.pcapng cannot be written: File too large"):
+            async with cluster:
+                pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+async def test_a_node_whose_recording_cannot_be_begun_says_so(tmp_path: Path) -> None:
+    async with Cluster(2, world=kce.memory(seed=1), record=tmp_path / "x.pcapng") as cluster:
+        await cluster.kill(2)
+        in_the_way = tmp_path / "x.pcapng.parts" / "002-node-2.pcapng"
+        in_the_way.mkdir()
+        with pytest.raises(HarnessError, match=f"{in_the_way}: cannot be written"):
+            await cluster.start(2)
+        in_the_way.rmdir()
 
 
 async def test_nodes_that_never_hear_of_each_other_cost_a_warning(

@@ -60,6 +60,7 @@ def test_lines_are_those_of_the_standard_formatter(tmp_path: Path) -> None:
         ("[t] INFO a (x)\n[t] INFO b (x)\n", "[t] INFO b (x)"),
         ("[t] ERROR a (x)\n[t] INFO b (x)\n", "[t] ERROR a (x)"),
         ("[t] INFO a (x)\nTraceback (most recent call last):\n  File x\nOSError: no\n", "OSError: no"),
+        ("[t] INFO a (x)\n  +-+---- 1 ----\n    | OSError: no\n    +------------\n", "OSError: no"),
     ],
 )
 def test_last_words(tmp_path: Path, text: str, expected: str) -> None:

@@ -277,6 +277,12 @@ def test_a_file_that_cannot_be_created(tmp_path):
         Recorder(tmp_path / "nowhere" / "x.pcapng")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_file_that_cannot_be_begun():
+    with pytest.raises(CaptureError, match=r"/dev/full: cannot be written \(No space left on device\)"):
+        Recorder("/dev/full")
+
+
 class Full(io.BytesIO):
     """A disk that is full after so many bytes."""
 
