@@ -224,7 +224,9 @@ def leader(path: str, watch: bool, zookeeper: str | None, cluster_file: Path | N
     paths = [zookeeper_path(path), zookeeper_path(path, "connection_info")]
 
     async def run() -> None:
-        async with connected_store(zookeeper, cluster_file) as store, trio.open_nursery() as nursery:
+        # who watches may come before the first contender; who asks once writes nothing
+        connecting = connected_store(zookeeper, cluster_file, create_chroot=watch)
+        async with connecting as store, trio.open_nursery() as nursery:
             if watch:
                 await _watch(ElectionSession(store, nursery), paths)
                 return

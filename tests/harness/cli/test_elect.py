@@ -169,6 +169,12 @@ def test_the_command_ends_by_itself(where: str, here: Here) -> None:
     assert "there is no leader" in here("leader", "--zookeeper", where, "--path", "/cron").err
 
 
+def test_who_asks_for_a_leader_writes_nothing(zookeeper: str, here: Here) -> None:
+    for _ in range(2):
+        asked = here("leader", "--zookeeper", f"{zookeeper}/misspelt", "--path", "/cron")
+        assert asked == Output(1, "", f"kce: there is no /misspelt in ZooKeeper at {zookeeper}\n")
+
+
 def test_leaders_of_others(where: str, here: Here) -> None:
     session_id = uuid4()
 
