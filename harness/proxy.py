@@ -164,12 +164,13 @@ class Proxy:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 link = await self._node(Links(), UNKNOWN_BROKER).dial(*address, to=UNKNOWN_BROKER, listener=LISTENER)
         except (OSError, trio.TooSlowError) as e:
-            raise HarnessError(f"no broker at {where}: {e or 'no connection in time'}") from None
+            raise HarnessError(f"no broker at {where}: {str(e) or 'no connection in time'}") from None
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 response = await _metadata(link)
         except (ConnectionLost, trio.TooSlowError, wire.WireError, KeyError) as e:
-            log.warning("%s does not describe its cluster: %s. Brokers are found when clients find them", where, e)
+            why = str(e) or "no answer in time"
+            log.warning("%s does not describe its cluster: %s. Brokers are found when clients find them", where, why)
             return {}
         finally:
             await link.aclose()

@@ -252,6 +252,16 @@ async def test_a_broker_that_does_not_describe_its_cluster(
         await link.aclose()
 
 
+async def test_a_broker_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    world = memory(1)
+    async with world.running(None, None):
+        listener = await NodeLinks(world.observer(), Links(), 7).bind("127.0.0.1", 0, listener="", max_frame_bytes=1000)
+        listener.listen(5)
+        async with Proxy("{}:{}".format(*listener.address), world=world.observer()) as proxy:
+            assert set(fronts(proxy)) == {-1}
+            assert "does not describe its cluster: no answer in time. Brokers are found" in caplog.text
+
+
 async def test_a_response_that_cannot_be_decoded_passes() -> None:
     world = memory(1)
     response = b"\0\0\0\1garbage"
