@@ -13,6 +13,8 @@ from typing import TypeVar
 
 LOOKAHEAD = 4096
 MAX_LATE = 256
+#: So many packets in a row may have a wrong time, as in a damaged file; more are a clock that was set back.
+MAX_WRONG = 3
 
 T = TypeVar("T")
 
@@ -72,7 +74,9 @@ def _steps_back(times: Sequence[int], steps: StepsBack) -> list[int]:
             continue
         late += 1
         if late > MAX_LATE:
-            found.append(at - late + 1)
-            steps.add(latest, times[found[-1]])
-            latest, late = max(times[found[-1] : at + 1]), 0
+            begin = at - late + 1
+            found.append(begin)
+            if begin > MAX_WRONG and min(times[begin - MAX_WRONG - 1 : begin]) > times[begin]:
+                steps.add(latest, times[begin])
+            latest, late = max(times[begin : at + 1]), 0
     return found

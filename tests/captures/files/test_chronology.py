@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kce.captures.files.chronology import LOOKAHEAD, MAX_LATE, StepsBack, chronological
+from kce.captures.files.chronology import LOOKAHEAD, MAX_LATE, MAX_WRONG, StepsBack, chronological
 
 
 def sort(times, lookahead=LOOKAHEAD):
@@ -42,6 +42,14 @@ def test_each_step_is_told_once_with_the_first():
     (note,) = steps.notes("late.pcap")
     assert note.startswith("late.pcap: time goes back 2 times, first by 104,999.000 s at 1970-01-02T05:09:59Z")
     assert StepsBack().notes("late.pcap") == []
+
+
+@pytest.mark.parametrize(("wrong", "is_told"), [(1, False), (MAX_WRONG, False), (MAX_WRONG + 1, True)])
+def test_few_packets_with_a_wrong_time_are_no_clock_that_was_set_back(wrong, is_told):
+    steps = StepsBack()
+    times = [*range(1_000), *range(10**9, 10**9 + wrong), *range(1_000, 2_000)]
+    list(chronological(times, lambda time: time, steps=steps))
+    assert bool(steps.notes("damaged.pcap")) == is_told
 
 
 def test_few_items_that_are_late_are_no_step():

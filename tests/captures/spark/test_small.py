@@ -16,7 +16,7 @@ from tests.captures.samples import CAPTURES
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 
 #: One for each analysis (some join with a broadcast table), and some that prepare.
-MAX_JOBS = 88
+MAX_JOBS = 89
 
 
 @pytest.mark.slow
