@@ -33,7 +33,6 @@ _SYNONYMS: Final = (
     ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 )
 
-
 _TIMESTAMP_LIMITS: Final = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
 #: the limit for both of them, if they have none
 _TIMESTAMP_DIFFERENCE: Final = "log.message.timestamp.difference.max.ms"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 from kce.captures.record.recorder import merge
 from kce.harness.errors import HarnessError
+from kce.harness.folders import make_writable_folder
 
 
 class Recordings:
@@ -24,12 +24,7 @@ class Recordings:
         try:
             if self._target.exists() and not self._target.is_file():  # the merged file takes its place
                 raise HarnessError(f"{self._target} cannot be written: it is not a regular file")
-            self._folder.mkdir(parents=True, exist_ok=True)
-            probe = self._folder / f".writable-{os.getpid()}"
-            try:
-                probe.write_bytes(b"?")  # on a full disk, a file can be made, but not be written
-            finally:
-                probe.unlink(missing_ok=True)
+            make_writable_folder(self._folder)
         except OSError as e:
             raise HarnessError(f"{self._target} cannot be written: {e.strerror or e}") from None
 

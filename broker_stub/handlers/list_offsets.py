@@ -40,7 +40,6 @@ from kce.wire.vocabulary import TopicPartition
 #: the first version that knows each of these (rule B7.17)
 _SINCE: Final = {EARLIEST: 0, LATEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
-
 _TOPICS: Final = Arrays("topics", "topics")
 _PARTITIONS: Final = Arrays("partitions", "partitions")
 

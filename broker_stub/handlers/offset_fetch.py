@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kce.broker_stub.errors import error_code
 from kce.broker_stub.groups.coordinator import FetchedOffset
@@ -51,6 +51,7 @@ _TOPICS: Final = Arrays("topics", "topics")
 _PARTITIONS: Final = Arrays("partition_indexes", "partitions")
 
 Fetched = Mapping[TopicPartition, FetchedOffset]
+P = TypeVar("P")
 
 
 def _respond(message: OffsetFetchRequest, context: RequestContext, services: Services) -> OffsetFetchResponse:
@@ -133,7 +134,7 @@ def _respond_in_steps(
 
     def of_partition(number: int, fetched: FetchedOffset) -> OffsetFetchResponsePartition:
         errors[fetched.error] += 1
-        return _partition(number, fetched)
+        return _partition(OffsetFetchResponsePartition, number, fetched)
 
     def of_topic(name: str, partitions: Any) -> OffsetFetchResponseTopic:
         return OffsetFetchResponseTopic(name=name, partitions=partitions)
@@ -176,16 +177,19 @@ def _single(found: Fetched, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchRes
         topics=tuple(
             OffsetFetchResponseTopic(
                 name=topic,
-                partitions=tuple(_partition(number, fetched) for number, fetched in of_topic.items()),
+                partitions=tuple(
+                    _partition(OffsetFetchResponsePartition, number, fetched) for number, fetched in of_topic.items()
+                ),
             )
             for topic, of_topic in by_topic(found).items()
         ),
     )
 
 
-def _partition(number: int, fetched: FetchedOffset) -> OffsetFetchResponsePartition:
+def _partition(make: Callable[..., P], number: int, fetched: FetchedOffset) -> P:
+    """``make`` is the class of the response's entries."""
     known = fetched.committed or _NO_OFFSET
-    return OffsetFetchResponsePartition(
+    return make(
         partition_index=number,
         committed_offset=known.offset,
         committed_leader_epoch=known.leader_epoch,
@@ -202,15 +206,7 @@ def _group(group: OffsetFetchRequestGroup, found: Fetched, error: ErrorCode) -> 
             OffsetFetchResponseTopics(
                 name=topic,
                 partitions=tuple(
-                    OffsetFetchResponsePartitions(
-                        partition_index=number,
-                        committed_offset=known.offset,
-                        committed_leader_epoch=known.leader_epoch,
-                        metadata=known.metadata,
-                        error_code=fetched.error,
-                    )
-                    for number, fetched in of_topic.items()
-                    for known in (fetched.committed or _NO_OFFSET,)
+                    _partition(OffsetFetchResponsePartitions, number, fetched) for number, fetched in of_topic.items()
                 ),
             )
             for topic, of_topic in by_topic(found).items()

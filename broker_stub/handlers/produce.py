@@ -147,7 +147,7 @@ def _append(
 def _answer_all(
     request: Request,
     results: Mapping[TopicPartition, tuple[Produced, ErrorCode]],
-    refused: Mapping[TopicPartition, ErrorCode],
+    refused: Refusals,
     services: Services,
 ) -> None:
     if len(refused) > STEP_MASK:
@@ -263,7 +263,7 @@ def _check_shape(records: Buffer, api_version: int) -> None:
 
 def response(
     results: Mapping[TopicPartition, tuple[Produced, ErrorCode]],
-    refused: Mapping[TopicPartition, ErrorCode],
+    refused: Refusals,
     context: RequestContext,
     services: Services,
 ) -> ProduceResponse:

@@ -42,8 +42,8 @@ class Selection:
 
     A broker is an id, or an address as packets show it or as it was announced; ``cluster`` is learnt from the whole
     capture. ``since_ns`` is inclusive, ``until_ns`` exclusive; both are compared with the time of the packet that
-    completes the message. Raises ValueError for what is neither, and for an id that the capture does
-    not announce.
+    completes the message. Raises ValueError for what is neither, and for an id that the capture does not
+    announce.
     """
 
     def __init__(

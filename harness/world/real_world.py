@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import os
 import resource
 import shutil
 import socket
@@ -23,6 +22,7 @@ from kce.broker_stub.ports import Address
 from kce.harness.background import BackgroundTasks
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.errors import HarnessError
+from kce.harness.folders import make_writable_folder
 from kce.harness.guard import Guard
 from kce.harness.world.machine import Machine
 from kce.harness.world.port import SECRETS, ClusterWorld, Connected, Listener, World
@@ -171,12 +171,7 @@ class RealClusterWorld(ClusterWorld):
             self.guard.remove(folder)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
-            (folder / "logs").mkdir(parents=True, exist_ok=True)
-            probe = folder / "logs" / f".writable-{os.getpid()}"
-            try:
-                probe.write_bytes(b"?")  # on a full disk, a file can be made, but not be written
-            finally:
-                probe.unlink(missing_ok=True)
+            make_writable_folder(folder / "logs")
         except OSError as e:
             raise HarnessError(f"the data folder {folder} is not writable: {e.strerror or e}") from None
         return folder
