@@ -42,7 +42,10 @@ async def metadata(address: str) -> wire.MetadataResponse:
 
 
 async def know_each_other(*addresses: str) -> None:
-    """Wait until each broker's Metadata names all of them: one that has started waits for its first UpdateMetadata."""
+    """Wait until each broker's Metadata names all of them: one that has started waits for its first UpdateMetadata.
+
+    An AdminClient of librdkafka that asks earlier does not ask again: its requests to the others time out.
+    """
     with trio.fail_after(60):
         for address in addresses:
             while True:

@@ -23,7 +23,7 @@ from kce.harness.guard import Guard
 from kce.harness.members import InProcessMember
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.znodes import CONTROLLER, topic_path
-from tests.clusters import is_registered, request
+from tests.clusters import is_registered, know_each_other, request
 from tests.interop.kafka_jars import RELEASES, VERSION, Release, kafka_jars
 from tests.interop.real_kafka import OFFSETS_TOPIC, RealBroker
 from tests.interop.records import Ledger, Traffic, consume_in_group
@@ -226,6 +226,8 @@ async def peers(
             async with trio.open_nursery() as nursery:
                 for one in brokers.values():
                     nursery.start_soon(one.start)
+            node = cluster.member(NODE).addresses["DATA"] if kafka_controller is None else kafka_controller.address
+            await know_each_other(node, *(one.address for one in brokers.values()))
             yield Peers(cluster, brokers, kafka_controller, folder, tools, release)
 
 
