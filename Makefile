@@ -28,6 +28,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@# an editable install compiles nothing, and where Python may not write it every command would compile again
 	@$(BIN)/python -m compileall -q kce kce/*/ pyspark_kafka_capture
 	-@$(BIN)/python -m kce.harness.archive_classes
+	@# or the first large capture waits for it
+	-@$(BIN)/python -m kce.captures.spark.compile_kernels
 	@touch $(STAMP)
 
 demo: setup ## run a cluster, a failover and a zombie; write demo/report.html and demo/capture.pcapng

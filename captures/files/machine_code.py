@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import struct
 import sys
@@ -25,6 +26,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
+
+log = logging.getLogger(__name__)
 
 #: What a kernel is specialised for: an integer or a boolean; of an array (dtype, dimensions, whether it is contiguous,
 #: whether it is read-only); of a NamedTuple its class and its members' kinds.
@@ -108,6 +111,7 @@ class Kernel:
         path = _folder() / f"{self._function.__module__}.{self._function.__name__}-{what[:32]}"
         kept = _read(path)
         if kept is None:
+            _announce()
             kept = self._compile(kinds)
             with contextlib.suppress(OSError):
                 _write(path, kept)
@@ -146,6 +150,11 @@ class Kernel:
         dtype, dimensions, is_contiguous, is_readonly = kind
         of = numpy_support.from_dtype(np.dtype(dtype))
         return types.Array(of, dimensions, "C" if is_contiguous else "A", readonly=is_readonly)
+
+
+@functools.cache
+def _announce() -> None:
+    log.warning("compiling what reads large captures, which is kept in %s: some 15 seconds, once", _folder())
 
 
 def _lowered(argument: Any) -> tuple[Kind, tuple[int, ...]]:
