@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from kce.broker_stub import Broker
 from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.purgatory import Purgatory
 from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.quotas.entities import Client, sanitize
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
@@ -40,6 +41,7 @@ def broker_metrics(broker: Broker) -> Iterator[Named]:
     yield from _fetchers(broker.replication.fetchers)
     yield from _conversions(broker.replication.data_plane)
     yield from _reassignments(broker.replication.data_plane)
+    yield from _purgatories(broker)
     yield from _network(broker)
     yield from _connections(broker.socket_server.quotas)
     yield from _quotas(broker.client_quotas)
@@ -166,6 +168,23 @@ def _conversions(plane: DataPlane) -> Iterator[Named]:
         for topic, count in counts.items():
             of_topic = MetricName("kafka.server", "BrokerTopicMetrics", full, (("topic", topic),))
             yield of_topic, Meter(lambda count=count: count)  # type: ignore[misc]
+
+
+def _purgatories(broker: Broker) -> Iterator[Named]:
+    """Rule B2.9. What waits for this broker's metadata (elections, topics) is in no purgatory here."""
+    plane, rebalancing = broker.replication.data_plane, broker.groups.rebalancing
+    found: dict[str, tuple[Purgatory[Any, Any], ...]] = {
+        "Produce": (plane.produce_purgatory,),
+        "Fetch": (plane.fetch_purgatory,),
+        "DeleteRecords": (plane.delete_purgatory,),
+        "Heartbeat": (rebalancing.heartbeats,),
+        "Rebalance": (rebalancing.joins, rebalancing.syncs),
+    }
+    for name, purgatories in found.items():
+        tags = (("delayedOperation", name),)
+        group, kind = "kafka.server", "DelayedOperationPurgatory"
+        yield _gauge(group, kind, "PurgatorySize", sum(each.watched for each in purgatories), tags)
+        yield _gauge(group, kind, "NumDelayedOperations", sum(each.delayed for each in purgatories), tags)
 
 
 def _network(broker: Broker) -> Iterator[Named]:

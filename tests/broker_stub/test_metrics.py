@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.log import Origin
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.purgatory import DelayedOperation
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.sampled import now_ms
 from kce.metrics import Histogram
@@ -267,6 +269,44 @@ async def test_metrics_of_fetchers_come_and_go() -> None:
     fetchers.stop_idle()
     manager["ReplicaFetcherManager,name=MaxLag,clientId=Replica"] = 0
     assert found() == manager
+
+
+class Waiting(DelayedOperation):
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        pass
+
+
+async def test_metrics_of_purgatories() -> None:  # rule B2.9
+    broker = make_broker(config())
+    prefix = "kafka.server:type=DelayedOperationPurgatory,name="
+
+    def counts() -> dict[str, float]:
+        found = values(broker).items()
+        return {name.removeprefix(prefix): n for name, n in found if name.startswith(prefix) and n}
+
+    assert counts() == {}
+    assert len([name for name in values(broker) if name.startswith(prefix)]) == 10
+    plane, rebalancing = broker.replication.data_plane, broker.groups.rebalancing
+    watched: list[tuple[str, Any, int]] = [
+        ("Produce", plane.produce_purgatory, 1),
+        ("Fetch", plane.fetch_purgatory, 2),
+        ("DeleteRecords", plane.delete_purgatory, 3),
+        ("Heartbeat", rebalancing.heartbeats, 4),
+    ]
+    expected: dict[str, float] = {}
+    for name, purgatory, keys in watched:
+        purgatory.watch(Waiting(1000), range(keys))
+        tag = f"delayedOperation={name}"
+        expected |= {f"PurgatorySize,{tag}": keys, f"NumDelayedOperations,{tag}": 1}
+        assert counts() == expected
+    waiting: Any = (rebalancing.joins, rebalancing.syncs)
+    for purgatory in waiting:
+        purgatory.watch(Waiting(1000), "ab")
+    tag = "delayedOperation=Rebalance"
+    assert counts() == expected | {f"PurgatorySize,{tag}": 4, f"NumDelayedOperations,{tag}": 2}
 
 
 async def test_metrics_of_conversions() -> None:
