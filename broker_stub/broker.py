@@ -144,7 +144,7 @@ class Broker:
         #: updated by the listener of configuration changes
         self.dynamic_config = DynamicConfig(config, secrets or random, tls)
         self._endpoints_changed = endpoints_changed
-        self._log_manager = log_manager
+        self.log_manager = log_manager
         self.state = BrokerState.NOT_RUNNING
         #: czxid of our registration (rule 9.7); -1 before it, which fences nothing
         self.broker_epoch = -1
@@ -291,7 +291,7 @@ class Broker:
         config = self.dynamic_config.current
         self.replication.data_plane.verifies_transactions = config.transactions.partition_verification_enable
         self.replication.fetchers.resize(config.num_replica_fetchers)
-        self._log_manager.reconfigure(logs)
+        self.log_manager.reconfigure(logs)
         self.socket_server.reconfigure(config)
         if self._nursery is not None:
             self._spawn(partial(self._follow_listeners, before))

@@ -6,20 +6,20 @@ Metrics without a meaning for a stub, such as idle times of threads, are left ou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import trio
 
 from kce.broker_stub import Broker
 from kce.broker_stub.groups.group import GroupState
+from kce.broker_stub.log.directory import LogDirectory
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import Purgatory
 from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.quotas.entities import Client, sanitize
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
-from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.broker_stub.sampled import now_ms
 from kce.metrics import Gauge, Meter, Metric, MetricName
@@ -27,6 +27,18 @@ from kce.wire import error_name
 
 #: rule T8.6
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+
+_OF_TOPICS: Final = {
+    "MessagesInPerSec": "messages_in",
+    "BytesInPerSec": "bytes_in",
+    "BytesRejectedPerSec": "bytes_rejected",
+    "BytesOutPerSec": "bytes_out",
+    "TotalProduceRequestsPerSec": "produces",
+    "FailedProduceRequestsPerSec": "failed_produces",
+    "FailedFetchRequestsPerSec": "failed_fetches",
+    "ProduceMessageConversionsPerSec": "produce_conversions",
+    "FetchMessageConversionsPerSec": "fetch_conversions",
+}
 
 Named = tuple[MetricName, Metric]
 Tags = tuple[tuple[str, str], ...]
@@ -39,14 +51,15 @@ def broker_metrics(broker: Broker) -> Iterator[Named]:
     yield from _groups(broker)
     yield from _transactions(broker)
     yield from _fetchers(broker.replication.fetchers)
-    yield from _conversions(broker.replication.data_plane)
-    yield from _reassignments(broker.replication.data_plane)
+    yield from _topics(broker)
     yield from _purgatories(broker)
     yield from _network(broker)
     yield from _connections(broker.socket_server.quotas)
     yield from _quotas(broker.client_quotas)
+    yield from _log_directories(broker.log_manager.directories)
     for partition in broker.replica_manager.partitions.values():
         yield from _partition(partition)
+        yield from _log(partition)
 
 
 def _replica_manager(broker: Broker) -> Iterator[Named]:
@@ -59,6 +72,7 @@ def _replica_manager(broker: Broker) -> Iterator[Named]:
         "PartitionCount": len(manager.partitions),
         "OfflineReplicaCount": len(manager.offline_partitions),
         "UnderReplicatedPartitions": sum(map(_is_under_replicated, led)),
+        "ProducerIdCount": sum(len(p.log.known_producers()) for p in manager.partitions.values() if p.log is not None),
         "UnderMinIsrPartitionCount": sum(len(p.isr) < p.min_isr for p in led),
         "AtMinIsrPartitionCount": sum(len(p.isr) == p.min_isr for p in led),
         "ReassigningPartitions": sum(bool(p.adding_replicas or p.removing_replicas) for p in led),
@@ -79,8 +93,8 @@ def _replica_manager(broker: Broker) -> Iterator[Named]:
 
 
 def _partition(partition: Partition) -> Iterator[Named]:
-    """Rule 12.11: all values of a follower are 0, as in Kafka."""
-    leads = partition.is_leader
+    """Rule 12.11: all values of a follower but the last are 0, as in Kafka."""
+    leads, log = partition.is_leader, partition.log
     tags = (("topic", partition.topic_partition.topic), ("partition", str(partition.topic_partition.partition)))
     values = {
         "UnderReplicated": leads and _is_under_replicated(partition),
@@ -88,9 +102,33 @@ def _partition(partition: Partition) -> Iterator[Named]:
         "UnderMinIsr": leads and len(partition.isr) < partition.min_isr,
         "AtMinIsr": leads and len(partition.isr) == partition.min_isr,
         "ReplicasCount": len(partition.replicas) if leads else 0,
+        "LastStableOffsetLag": 0 if log is None else log.high_watermark - log.last_stable_offset,
     }
     for name, value in values.items():
         yield _gauge("kafka.cluster", "Partition", name, int(value), tags)
+
+
+def _log_directories(directories: Collection[LogDirectory]) -> Iterator[Named]:
+    offline = sum(directory.is_offline for directory in directories)
+    yield _gauge("kafka.log", "LogManager", "OfflineLogDirectoryCount", offline)
+    for directory in directories:
+        tags = (("logDirectory", directory.path),)
+        yield _gauge("kafka.log", "LogManager", "LogDirectoryOffline", int(directory.is_offline), tags)
+
+
+def _log(partition: Partition) -> Iterator[Named]:
+    log = partition.log
+    if log is None:
+        return
+    tags = (("topic", partition.topic_partition.topic), ("partition", str(partition.topic_partition.partition)))
+    values = {
+        "NumLogSegments": log.segment_count,
+        "LogStartOffset": log.log_start_offset,
+        "LogEndOffset": log.log_end_offset,
+        "Size": log.size,
+    }
+    for name, value in values.items():
+        yield _gauge("kafka.log", "Log", name, value, tags)
 
 
 def _is_under_replicated(partition: Partition) -> bool:
@@ -150,24 +188,28 @@ def _fetchers(manager: FetcherManager) -> Iterator[Named]:
             yield _gauge(group, "FetcherLagMetrics", "ConsumerLag", state.lag, of_partition)
 
 
-def _reassignments(plane: DataPlane) -> Iterator[Named]:
-    meters: dict[str, Callable[[], int]] = {
-        "ReassignmentBytesInPerSec": lambda: plane.reassignment_bytes_in,
-        "ReassignmentBytesOutPerSec": lambda: plane.reassignment_bytes_out,
-    }
-    for name, read in meters.items():
-        yield MetricName("kafka.server", "BrokerTopicMetrics", name), Meter(read)
+def _topics(broker: Broker) -> Iterator[Named]:
+    """Of all topics, and of each that is hosted what is not 0.
+
+    Left out: TotalFetchRequestsPerSec, which counts each partition of a session, for idle ones are not looked at; and
+    why records were invalid.
+    """
+    stats = broker.replication.data_plane.stats
+    stats.keep({partition.topic for partition in broker.replica_manager.partitions})
+    total = stats.total()
+    for name, attribute in _OF_TOPICS.items():
+        yield _meter(name, getattr(total, attribute))
+        for topic, of_topic in stats.topics.items():
+            if count := getattr(of_topic, attribute):
+                yield _meter(name, count, (("topic", topic),))
+    yield _meter("ReplicationBytesInPerSec", stats.replication_bytes_in)
+    yield _meter("ReplicationBytesOutPerSec", stats.replication_bytes_out)
+    yield _meter("ReassignmentBytesInPerSec", stats.reassignment_bytes_in)
+    yield _meter("ReassignmentBytesOutPerSec", stats.reassignment_bytes_out)
 
 
-def _conversions(plane: DataPlane) -> Iterator[Named]:
-    """Of records in other formats: of all topics, and of each that has had some."""
-    found = (("Produce", plane.produce_conversions), ("Fetch", plane.fetch_conversions))
-    for name, counts in found:
-        full = f"{name}MessageConversionsPerSec"
-        yield MetricName("kafka.server", "BrokerTopicMetrics", full), Meter(counts.total)
-        for topic, count in counts.items():
-            of_topic = MetricName("kafka.server", "BrokerTopicMetrics", full, (("topic", topic),))
-            yield of_topic, Meter(lambda count=count: count)  # type: ignore[misc]
+def _meter(name: str, count: int, tags: Tags = ()) -> Named:
+    return MetricName("kafka.server", "BrokerTopicMetrics", name, tags), Meter(lambda: count)
 
 
 def _purgatories(broker: Broker) -> Iterator[Named]:

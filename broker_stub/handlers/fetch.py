@@ -225,7 +225,7 @@ def _record(answers: Sequence[tuple[Requested, Read]], replica_id: int, services
     for one, read in answers:
         partition = hosted.get(one.fetch.partition) if read.records else None
         if partition is not None and replica_id in partition.adding_replicas:
-            services.data_plane.reassignment_bytes_out += len(read.records)
+            services.data_plane.stats.reassignment_bytes_out += len(read.records)
     size = sum(len(read.records) for one, read in answers if quota.is_throttled(one.fetch.partition))
     if size:
         quota.record(size)
@@ -262,6 +262,7 @@ def _answer(
     except Refused as e:
         request.respond(FetchResponse(error_code=e.code, session_id=session_id))
         return
+    _count(told, services, is_consumer=is_consumer)
     context = request.context
     payload = None if request.is_timed else response_of_one_topic(session_id, told, context)
     if payload is None:
@@ -282,7 +283,18 @@ def _response(
         told = fetching.answered(answers)
     except Refused as e:
         return FetchResponse(error_code=e.code, session_id=session_id)
+    _count(told, services, is_consumer=True)
     return full_response(session_id, told, context, services, is_consumer=True)
+
+
+def _count(told: Sequence[tuple[Requested, Read]], services: Services, *, is_consumer: bool) -> None:
+    stats = services.data_plane.stats
+    for one, read in told:
+        size = len(read.records)
+        if size and is_consumer:
+            stats.of(one.fetch.partition.topic).bytes_out += size
+        else:
+            stats.replication_bytes_out += size
 
 
 def _decode(frame: bytes, max_elements: int) -> tuple[wire.Header, Any]:

@@ -84,7 +84,7 @@ def _partition_data(
     if code == ErrorCode.NONE and version < _ZSTD_SINCE:
         code, converted, count = _for_old_versions(hosted, fetch.offset, records, version, is_consumer=is_consumer)
         if count:
-            services.data_plane.fetch_conversions[fetch.partition.topic] += count
+            services.data_plane.stats.of(fetch.partition.topic).fetch_conversions += count
         if converted is None:
             return FetchResponsePartitionData(
                 partition_index=fetch.partition.partition, error_code=code, high_watermark=-1

@@ -172,6 +172,7 @@ class InSyncFetch(DelayedFetch):
             ask.topic,
             (Found(ask.partition, log.high_watermark, log.last_stable_offset, log.log_start_offset, records),),
         )
+        self._services.data_plane.stats.replication_bytes_out += len(records)
         self._request.respond_payload(payload, errors_of(1))
 
     def _become_usual(self) -> None:

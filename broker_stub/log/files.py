@@ -326,6 +326,10 @@ class LogFiles:
         return self._resting_end.position if self._segments is None else self._segments.size
 
     @property
+    def segment_count(self) -> int:
+        return 1 if self._segments is None else len(self._segments)
+
+    @property
     def log_end_offset(self) -> int:
         return self._resting_end.offset if self._segments is None else self._segments.end.offset
 

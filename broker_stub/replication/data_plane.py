@@ -6,7 +6,6 @@ Everything that may complete a waiting request says so: ``appended``, ``high_wat
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -32,6 +31,7 @@ from kce.broker_stub.replication.delayed import (
 from kce.broker_stub.replication.fetch_sessions import FetchSession, FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
 from kce.broker_stub.replication.throttle import ReplicationQuota
+from kce.broker_stub.topic_stats import BrokerTopicStats
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 
@@ -39,6 +39,20 @@ log = logging.getLogger(__name__)
 
 Guards: TypeAlias = Mapping[TopicPartition, VerificationGuard]
 _NO_GUARDS: Final[Guards] = MappingProxyType({})
+
+#: not counted as failures of the broker
+_ORDINARY: Final = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR,
+)  # fmt: skip
+_ORDINARY_OF_PRODUCE: Final = frozenset(
+    (*_ORDINARY, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE)
+)
+_ORDINARY_OF_FETCH: Final = frozenset(
+    (
+        *_ORDINARY, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.OFFSET_OUT_OF_RANGE,
+    )
+)  # fmt: skip
 
 
 class HostedPartitions(Protocol):
@@ -79,11 +93,7 @@ class DataPlane:
         self.sessions = FetchSessions(session_slots, random, trio.current_time)
         #: how often logs got what readers wait for
         self.changes = 0
-        #: by topic, records that were converted when they were written, and when they were read
-        self.produce_conversions: Counter[str] = Counter()
-        self.fetch_conversions: Counter[str] = Counter()
-        #: that a reassignment moves: what this broker, which it adds, has fetched; what others have, from here
-        self.reassignment_bytes_in = self.reassignment_bytes_out = 0
+        self.stats = BrokerTopicStats()
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -206,19 +216,27 @@ class DataPlane:
         origin: Origin,
         guard: VerificationGuard | None,
     ) -> Produced:
+        stats = self.stats.of(topic_partition.topic)
+        stats.produces += 1
         try:
             partition = self.partition(topic_partition)
             appended = partition.append(
                 records, acks, origin=origin, zstd_allowed=self._zstd_allowed,
                 guard=guard if self.verifies_transactions else EXEMPT,
             )  # fmt: skip
-            if appended.converted:
-                self.produce_conversions[topic_partition.topic] += appended.converted
+            stats.bytes_in += len(records)
+            if appended.first_offset >= 0:
+                stats.messages_in += appended.last_offset - appended.first_offset + 1
+            stats.produce_conversions += appended.converted
             return appended  # noqa: TRY300 - what follows it is about it
         except ApiException as e:
+            if e.code is ErrorCode.MESSAGE_TOO_LARGE:
+                stats.bytes_rejected += len(records)
+            stats.failed_produces += e.code not in _ORDINARY_OF_PRODUCE
             return e
         except Exception as e:  # the other partitions are served
             log.exception("records for %s could not be appended", topic_partition)
+            stats.failed_produces += 1
             return ApiException(str(e))
 
     # fetch
@@ -268,8 +286,11 @@ class DataPlane:
                     found = found._replace(records=b"")
             except ApiException as e:
                 found = error_read(e)
+                if e.code not in _ORDINARY_OF_FETCH:
+                    self.stats.of(fetch.partition.topic).failed_fetches += 1
             except Exception:  # rule B4.23
                 log.exception("%s could not be read", fetch.partition)
+                self.stats.of(fetch.partition.topic).failed_fetches += 1
                 found = Read(ErrorCode.UNKNOWN_SERVER_ERROR)
             if found.records:
                 at_least_one = False

@@ -164,7 +164,8 @@ class Replication:
     def _fetched(self, partition: TopicPartition, size: int) -> None:
         hosted = self._hosted().partitions.get(partition)
         if hosted is not None and self._broker_id in hosted.adding_replicas:
-            self.data_plane.reassignment_bytes_in += size
+            self.data_plane.stats.reassignment_bytes_in += size
+        self.data_plane.stats.replication_bytes_in += size
 
     def _is_held(self, partition: TopicPartition) -> bool:
         return self._broker_id in self.laggards.get(partition, ())

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kce import wire
 from kce.broker_stub import Broker, TopicPartition
 from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.groups.offsets import Stored
@@ -19,11 +20,20 @@ from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import DelayedOperation
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.sampled import now_ms
+from kce.harness import Cluster
 from kce.metrics import Histogram
 from kce.wire.vocabulary import Endpoint
-from tests.broker_stub.log.support import a_log, marker, produced
+from tests.broker_stub.log.support import a_log, batch, marker, produced
 from tests.broker_stub.logs import MemoryLogManager
-from tests.broker_stub.support import config, lai_state, leader_and_isr, make_broker, update_metadata
+from tests.broker_stub.support import (
+    config,
+    lai_state,
+    leader_and_isr,
+    make_broker,
+    ungrouped_leader_and_isr,
+    update_metadata,
+)
+from tests.clusters import node, request
 
 MIN_ISR_2 = {"min.insync.replicas": "2"}
 
@@ -62,6 +72,7 @@ async def test_metrics_of_partitions() -> None:
         "AtMinIsrPartitionCount": 2,
         "ReassigningPartitions": 1,
         "PartitionsWithLateTransactionsCount": 0,
+        "ProducerIdCount": 0,
         "IsrExpandsPerSec": 0,
         "IsrShrinksPerSec": 0,
         "FailedIsrUpdatesPerSec": 0,
@@ -312,8 +323,10 @@ async def test_metrics_of_purgatories() -> None:  # rule B2.9
 async def test_metrics_of_conversions() -> None:
     broker = make_broker(config())
     plane = broker.replication.data_plane
-    plane.produce_conversions.update(a=3, b=4)
-    plane.fetch_conversions.update(a=5)
+    states = [lai_state(topic=topic) for topic in ("a", "b")]
+    broker.replica_manager.become_leader_or_follower(ungrouped_leader_and_isr(*states), 2)
+    plane.stats.of("a").produce_conversions, plane.stats.of("b").produce_conversions = 3, 4
+    plane.stats.of("a").fetch_conversions = 5
     found, prefix = values(broker), "kafka.server:type=BrokerTopicMetrics,name="
     assert {name.removeprefix(prefix): n for name, n in found.items() if "Conversions" in name} == {
         "ProduceMessageConversionsPerSec": 7,
@@ -324,10 +337,75 @@ async def test_metrics_of_conversions() -> None:
     }
 
 
+async def test_metrics_of_logs() -> None:  # rules 12.10, 12.11
+    logs = MemoryLogManager(log_dirs=("/one", "/two"))
+    broker = make_broker(config(), log_manager=logs)
+    broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(isr=(1,), replicas=(1,))), 2)
+    log = broker.replica_manager.partitions[TopicPartition("a", 0)].log
+    assert log is not None
+
+    def found() -> dict[str, float]:
+        of_logs = (
+            "kafka.log:",
+            "kafka.cluster:type=Partition,name=LastStable",
+            "kafka.server:type=ReplicaManager,name=Prod",
+        )
+        return {name.partition("name=")[2]: n for name, n in values(broker).items() if name.startswith(of_logs) and n}
+
+    assert found() == {"NumLogSegments,topic=a,partition=0": 1}
+    log.append_as_leader(batch(b"one"), 1)
+    log.roll()
+    log.append_as_leader(produced(7, 0, 0, transactional=True), 1)
+    log.set_high_watermark(log.log_end_offset)
+    log.increment_log_start_offset(1)
+    assert found() == {
+        "NumLogSegments,topic=a,partition=0": 2,
+        "LogStartOffset,topic=a,partition=0": 1,
+        "LogEndOffset,topic=a,partition=0": 2,
+        "Size,topic=a,partition=0": log.size,
+        "LastStableOffsetLag,topic=a,partition=0": 1,
+        "ProducerIdCount": 1,
+    }
+    broker.replica_manager.partitions.clear()
+    logs.directories[1].is_offline = True
+    assert found() == {"OfflineLogDirectoryCount": 1, "LogDirectoryOffline,logDirectory=/two": 1}
+
+
+async def test_metrics_of_topics_come_and_go() -> None:
+    """What was counted remains part of the totals."""
+    broker = make_broker(config())
+    stats = broker.replication.data_plane.stats
+    stats.of("a").bytes_in = stats.of("gone").bytes_in = 5
+    stats.of("gone").failed_fetches = 1
+    broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(topic="a")), 2)
+    prefix = "kafka.server:type=BrokerTopicMetrics,name="
+    for _ in range(2):
+        found = {name.removeprefix(prefix): n for name, n in values(broker).items() if name.startswith(prefix) and n}
+        expected = {"BytesInPerSec": 10, "BytesInPerSec,topic=a": 5, "FailedFetchRequestsPerSec": 1}
+        assert found == expected
+    assert list(stats.topics) == ["a"]
+
+
+async def test_replicated_bytes() -> None:
+    async with Cluster(2) as cluster:
+        await cluster.create_topic("a", assignment={0: (1, 2)})
+        records = batch(b"value")
+        data = wire.TopicProduceData(name="a", partition_data=(wire.PartitionProduceData(index=0, records=records),))
+        for _ in range(3):  # the follower is in sync, and waits for the next
+            message = wire.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(data,))
+            produced: Any = await request(cluster.member(1).addresses["DATA"], message, 9)
+            assert produced.responses[0].partition_responses[0].error_code == 0
+        leader, follower = (node(cluster, i).broker.replication.data_plane.stats for i in (1, 2))
+        assert leader.of("a").bytes_in == leader.replication_bytes_out == follower.replication_bytes_in
+        assert leader.of("a").bytes_in == 3 * len(records)
+        assert leader.of("a").messages_in == leader.of("a").produces == 3
+        assert follower.total().bytes_in == follower.replication_bytes_out == leader.replication_bytes_in == 0
+
+
 async def test_metrics_of_reassignments() -> None:
     broker = make_broker(config())
     plane = broker.replication.data_plane
-    plane.reassignment_bytes_in, plane.reassignment_bytes_out = 5, 7
+    plane.stats.reassignment_bytes_in, plane.stats.reassignment_bytes_out = 5, 7
     found, prefix = values(broker), "kafka.server:type=BrokerTopicMetrics,name=ReassignmentBytes"
     assert (found[f"{prefix}InPerSec"], found[f"{prefix}OutPerSec"]) == (5, 7)
 

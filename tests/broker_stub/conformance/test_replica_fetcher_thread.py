@@ -348,5 +348,6 @@ async def test_what_a_reassignment_brings_here_is_counted(adding: tuple[int, ...
         await node.ask(leader_and_isr(state))
         await trio.testing.wait_all_tasks_blocked()
         assert node.log.log_end_offset == 1
-        plane = node.replication.data_plane
-        assert (plane.reassignment_bytes_in, plane.reassignment_bytes_out) == (len(records) if counted else 0, 0)
+        stats = node.replication.data_plane.stats
+        assert (stats.reassignment_bytes_in, stats.reassignment_bytes_out) == (len(records) if counted else 0, 0)
+        assert (stats.replication_bytes_in, stats.replication_bytes_out) == (len(records), 0)

@@ -250,7 +250,7 @@ async def trace(script: Iterable[tuple[str, int]], *, is_special: bool) -> tuple
             for partition in node.replicas.partitions.values()
             for follower in (partition.followers.get(i) for i in (2, 3))
         ]
-        moved = node.replication.data_plane.reassignment_bytes_out
+        moved = node.replication.data_plane.stats.reassignment_bytes_out
         return running.answers, [followers, node.submitter.proposed, moved]
 
 

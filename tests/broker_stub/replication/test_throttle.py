@@ -284,8 +284,8 @@ async def test_what_a_reassignment_takes_from_here_is_counted() -> None:
         await node.produce(batch(b"x"))
         plane = node.replication.data_plane
         assert await take(node, 0)
-        assert plane.reassignment_bytes_out == 0
+        assert plane.stats.reassignment_bytes_out == 0
         await node.ask(leader_and_isr(lai_state(isr=(1,), leader_epoch=1, replicas=(1, 2, 3), adding_replicas=(2,))))
         for replica in (2, 3, -1):
             assert (await node.fetch(0, replica=replica)).records
-        assert (plane.reassignment_bytes_in, plane.reassignment_bytes_out) == (0, len(batch(b"x")))
+        assert (plane.stats.reassignment_bytes_in, plane.stats.reassignment_bytes_out) == (0, len(batch(b"x")))
