@@ -20,6 +20,7 @@ from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.quotas.entities import Client, sanitize
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
+from kce.broker_stub.replication.fetch_sessions import FetchSessions
 from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.broker_stub.sampled import now_ms
 from kce.metrics import Gauge, Meter, Metric, MetricName
@@ -47,11 +48,13 @@ Tags = tuple[tuple[str, str], ...]
 def broker_metrics(broker: Broker) -> Iterator[Named]:
     controller = broker.metadata_cache.snapshot.controller_id
     yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
+    yield _gauge("kafka.server", "KafkaServer", "BrokerState", broker.state)
     yield from _replica_manager(broker)
     yield from _groups(broker)
     yield from _transactions(broker)
     yield from _fetchers(broker.replication.fetchers)
     yield from _topics(broker)
+    yield from _fetch_sessions(broker.replication.data_plane.sessions)
     yield from _purgatories(broker)
     yield from _network(broker)
     yield from _connections(broker.socket_server.quotas)
@@ -195,10 +198,10 @@ def _topics(broker: Broker) -> Iterator[Named]:
     why records were invalid.
     """
     stats = broker.replication.data_plane.stats
-    stats.keep({partition.topic for partition in broker.replica_manager.partitions})
-    total = stats.total()
+    hosted = broker.replica_manager.partitions
+    stats.keep({name.topic for name in hosted}, {name.topic for name, p in hosted.items() if p.is_leader})
     for name, attribute in _OF_TOPICS.items():
-        yield _meter(name, getattr(total, attribute))
+        yield _meter(name, stats.total(attribute))
         for topic, of_topic in stats.topics.items():
             if count := getattr(of_topic, attribute):
                 yield _meter(name, count, (("topic", topic),))
@@ -206,6 +209,14 @@ def _topics(broker: Broker) -> Iterator[Named]:
     yield _meter("ReplicationBytesOutPerSec", stats.replication_bytes_out)
     yield _meter("ReassignmentBytesInPerSec", stats.reassignment_bytes_in)
     yield _meter("ReassignmentBytesOutPerSec", stats.reassignment_bytes_out)
+
+
+def _fetch_sessions(sessions: FetchSessions) -> Iterator[Named]:
+    kind = "FetchSessionCache"
+    yield _gauge("kafka.server", kind, "NumIncrementalFetchSessions", len(sessions))
+    yield _gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached", sessions.cached_partitions)
+    evictions = MetricName("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
+    yield evictions, Meter(lambda: sessions.evictions)
 
 
 def _meter(name: str, count: int, tags: Tags = ()) -> Named:
@@ -231,6 +242,8 @@ def _purgatories(broker: Broker) -> Iterator[Named]:
 
 def _network(broker: Broker) -> Iterator[Named]:
     """Rules 12.12 and B1.33."""
+    killed = broker.socket_server.metrics.expired_connections_killed
+    yield _gauge("kafka.network", "SocketServer", "ExpiredConnectionsKilledCount", killed)
     for plane in broker.socket_server.planes:
         prefix = "ControlPlane" if plane.name == CONTROL_PLANE else ""
         processors = [processor for acceptor in plane.acceptors for processor in acceptor.processors]
@@ -241,10 +254,17 @@ def _network(broker: Broker) -> Iterator[Named]:
             yield _channel_gauge(responses, processor.response_queue_size, tags)
         yield _channel_gauge(responses, sum(processor.response_queue_size for processor in processors))
     for api, of_api in broker.socket_server.metrics.apis.items():
-        yield (
-            MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
-            Meter(lambda of_api=of_api: of_api.requests),  # type: ignore[misc]
-        )
+        for version, count in of_api.versions.items():
+            of_version = ("request", api), ("version", str(version))
+            requests = MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", of_version)
+            yield requests, Meter(lambda count=count: count)  # type: ignore[misc]
+        for (version, software, of_software), count in of_api.deprecated.items():
+            of_client = (
+                ("request", api), ("version", str(version)), ("clientSoftwareName", software),
+                ("clientSoftwareVersion", of_software),
+            )  # fmt: skip
+            deprecated = MetricName("kafka.network", "RequestMetrics", "DeprecatedRequestsPerSec", of_client)
+            yield deprecated, Meter(lambda count=count: count)  # type: ignore[misc]
         for name, times in of_api.histograms():
             yield MetricName("kafka.network", "RequestMetrics", name, (("request", api),)), times
         for code, count in of_api.errors.items():

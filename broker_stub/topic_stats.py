@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import Final
+
+#: a broker that leads no partition of a topic has no such counts of it
+OF_LEADERS: Final = (
+    "bytes_in", "bytes_rejected", "failed_produces", "messages_in", "produce_conversions", "produces",
+)  # fmt: skip
 
 
 class TopicStats:
@@ -32,9 +38,11 @@ class TopicStats:
     produce_conversions: int
     fetch_conversions: int
 
-    def add(self, other: TopicStats) -> None:
-        for name in self.__slots__:
+    def take(self, other: TopicStats, names: Iterable[str] = __slots__) -> None:
+        """Add the other's counts, which begin anew."""
+        for name in names:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(other, name, 0)
 
 
 class BrokerTopicStats:
@@ -52,13 +60,13 @@ class BrokerTopicStats:
             found = self.topics[topic] = TopicStats()
         return found
 
-    def keep(self, hosted: Collection[str]) -> None:
-        """Forget the counts of topics that are not hosted any more; they remain part of the totals."""
+    def keep(self, hosted: Collection[str], led: Collection[str]) -> None:
+        """Forget counts of topics that are not hosted, or not led, any more; they remain part of the totals."""
         for topic in self.topics.keys() - hosted:
-            self._gone.add(self.topics.pop(topic))
+            self._gone.take(self.topics.pop(topic))
+        for topic in self.topics.keys() - led:
+            self._gone.take(self.topics[topic], OF_LEADERS)
 
-    def total(self) -> TopicStats:
-        total = TopicStats()
-        for stats in (self._gone, *self.topics.values()):
-            total.add(stats)
-        return total
+    def total(self, name: str) -> int:
+        """Of all topics that there are or were, one of the counts."""
+        return sum(getattr(stats, name) for stats in (self._gone, *self.topics.values()))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from kce import wire
 from kce.metrics import RESERVOIR_SIZE, Histogram
+from kce.wire.registry import BY_NAME
 
 #: of a request, in seconds: in the queue, in its handler, parked, in the queue of responses, being sent; and throttled
 Times: TypeAlias = tuple[float, float, float, float, float, float]
@@ -17,8 +18,33 @@ _NAMES: Final = (
     "RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs", "ResponseQueueTimeMs", "ResponseSendTimeMs", "ThrottleTimeMs",
 )  # fmt: skip
 
+#: the last deprecated version of a request in Kafka 3.9 (KIP-896)
+_DEPRECATED: Final = {
+    BY_NAME[name].key: version
+    for version, names in (
+        (6, ("Produce",)),
+        (3, ("Fetch", "Metadata")),
+        (1, ("CreateTopics", "JoinGroup", "OffsetCommit", "OffsetForLeaderEpoch")),
+        (0, (
+            "AlterReplicaLogDirs", "CreateAcls", "CreateDelegationToken", "DeleteAcls", "DeleteGroups", "DeleteTopics",
+            "DescribeAcls", "DescribeConfigs", "DescribeDelegationToken", "DescribeLogDirs", "ExpireDelegationToken",
+            "FindCoordinator", "ListOffsets", "OffsetFetch", "RenewDelegationToken", "SaslHandshake",
+        )),
+    )
+    for name in names
+}  # fmt: skip
+#: versions and clients that are counted for an API: clients give themselves names
+_MAX_DEPRECATED: Final = 1000
+
 _FETCH: Final = wire.FetchRequest.__api_key__
 _ADD_PARTITIONS_TO_TXN: Final = wire.AddPartitionsToTxnRequest.__api_key__
+
+
+class Sender(Protocol):
+    """The part of a request's connection that this module uses."""
+
+    client_software_name: str
+    client_software_version: str
 
 
 @dataclass(slots=True)
@@ -32,6 +58,9 @@ class ApiMetrics:
     response_queue_time: float = 0.0
     response_send_time: float = 0.0
     throttle_time: float = 0.0  # for how long connections were not read afterwards
+    versions: Counter[int] = field(default_factory=Counter)  # how many requests were of each
+    #: requests of deprecated versions, by version and by the client's software and its version
+    deprecated: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     errors: Counter[int] = field(default_factory=Counter)  # by error code, NONE included: `wire.error_counts`
     latest: deque[Times] = field(default_factory=lambda: deque(maxlen=RESERVOIR_SIZE), compare=False)
 
@@ -40,10 +69,16 @@ class ApiMetrics:
         waited = self.request_queue_time + self.response_queue_time + self.response_send_time
         return waited + self.local_time + self.remote_time
 
-    def add(self, times: Times) -> None:
+    def add(self, header: wire.Header, sender: Sender, times: Times) -> None:
         """One more request."""
+        version = header.api_version
         queued, handled, parked, responded, sent, throttled = times
         self.requests += 1
+        self.versions[version] += 1
+        if version <= _DEPRECATED.get(header.api_key, -1):
+            client = version, sender.client_software_name, sender.client_software_version
+            if client in self.deprecated or len(self.deprecated) < _MAX_DEPRECATED:
+                self.deprecated[client] += 1
         self.request_queue_time += queued
         self.local_time += handled
         self.remote_time += parked
@@ -94,14 +129,15 @@ class RequestMetrics:
             found = self._by_key[api_key] = self.of(wire.api(api_key).name)
         return found
 
-    def add(self, header: wire.Header, message: object, times: Times) -> None:
+    def add(self, header: wire.Header, sender: Sender, message: object, times: Times) -> None:
         """A finished request. A Fetch counts for its kind, too; what only verifies counts for its kind alone."""
-        if header.api_key == _FETCH:
-            self.of("FetchFollower" if _is_of_follower(message) else "FetchConsumer").add(times)
-        elif header.api_key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
-            self.of("AddPartitionsToTxnVerification").add(times)
+        key = header.api_key
+        if key == _FETCH:
+            self.of("FetchFollower" if _is_of_follower(message) else "FetchConsumer").add(header, sender, times)
+        elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
+            self.of("AddPartitionsToTxnVerification").add(header, sender, times)
             return
-        self.of_key(header.api_key).add(times)
+        self.of_key(key).add(header, sender, times)
 
 
 def _is_of_follower(message: object) -> bool:

@@ -353,7 +353,7 @@ class Request:
             dequeued_at - answered_at, sent_at - dequeued_at, self.throttle_ms / 1000,
         )  # fmt: skip
         header = self.context.header
-        all_metrics.add(header, self.message, times)
+        all_metrics.add(header, self.connection, self.message, times)
         for code, count in self._errors.items():
             all_metrics.of_key(header.api_key).errors[code] += count
 

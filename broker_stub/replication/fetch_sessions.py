@@ -268,6 +268,10 @@ class FetchSessions:
     def get(self, session_id: int) -> FetchSession | None:
         return self._sessions.get(session_id)
 
+    @property
+    def cached_partitions(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
     # requests
 
     def context(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,23 +19,28 @@ from kce.broker_stub.log import Origin
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import DelayedOperation
+from kce.broker_stub.reactor import RequestMetrics
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.sampled import now_ms
+from kce.broker_stub.topic_stats import TopicStats
 from kce.harness import Cluster
 from kce.metrics import Histogram
 from kce.wire.vocabulary import Endpoint
 from tests.broker_stub.log.support import a_log, batch, marker, produced
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.support import (
+    Client,
     config,
     lai_state,
     leader_and_isr,
     make_broker,
     ungrouped_leader_and_isr,
+    until,
     update_metadata,
 )
 from tests.clusters import node, request
 
+SENDER = SimpleNamespace(client_software_name="0", client_software_version="1")
 MIN_ISR_2 = {"min.insync.replicas": "2"}
 
 
@@ -206,8 +212,9 @@ async def test_requests_and_their_errors() -> None:  # rule B1.33
     broker = make_broker(config())
     of_api = broker.socket_server.metrics.of("Heartbeat")
     of_api.requests = 7
+    of_api.versions.update({3: 7})
     of_api.errors.update({0: 4, 27: 3})
-    of_api.add((0.001, 0.002, 0.003, 0.004, 0.005, 0.5))
+    of_api.add(wire.Header(12, 4, 1, None), SENDER, (0.001, 0.002, 0.003, 0.004, 0.005, 0.5))
     found, prefix = values(broker), "kafka.network:type=RequestMetrics,name="
     times = {name: metric for (_, kind, name, _), metric in broker_metrics(broker) if name.endswith("TimeMs")
              and kind == "RequestMetrics" and isinstance(metric, Histogram)}  # fmt: skip
@@ -220,10 +227,41 @@ async def test_requests_and_their_errors() -> None:  # rule B1.33
     }  # fmt: skip
     rates = {name.removeprefix(prefix): n for name, n in found.items() if name.startswith(prefix) and "Sec" in name}
     assert rates == {
-        "RequestsPerSec,request=Heartbeat": 8,
+        "RequestsPerSec,request=Heartbeat,version=3": 7,
+        "RequestsPerSec,request=Heartbeat,version=4": 1,
         "ErrorsPerSec,request=Heartbeat,error=NONE": 4,
         "ErrorsPerSec,request=Heartbeat,error=REBALANCE_IN_PROGRESS": 3,
     }
+
+
+@pytest.mark.kafka("SS-4")
+async def test_requests_by_version() -> None:
+    """Those of versions that Kafka will drop are counted by the client's software, too (KIP-896)."""
+    data = wire.TopicProduceData(name="a", partition_data=(wire.PartitionProduceData(index=0, records=b""),))
+    produce, latest = wire.ProduceRequest(acks=1, topic_data=(data,)), 11
+    prefix = "kafka.network:type=RequestMetrics,name="
+    async with Cluster(1) as cluster:
+        broker = node(cluster, 1).broker
+        host, _, port = cluster.member(1).addresses["DATA"].rpartition(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            client = Client(stream)
+            await client.ask(wire.ApiVersionsRequest(client_software_name="name", client_software_version="1.2.3"))
+            for version, deprecated in ((latest, None), (3, 1), (3, 2)):
+                await client.ask(produce, version)
+                of_version = f"request=Produce,version={version}"
+                before = (deprecated or 1) - 1
+                await until(lambda v=of_version, n=before: values(broker).get(f"{prefix}RequestsPerSec,{v}", 0) > n)
+                of_client = f"{of_version},clientSoftwareName=name,clientSoftwareVersion=1.2.3"
+                assert values(broker).get(f"{prefix}DeprecatedRequestsPerSec,{of_client}") == deprecated
+
+
+def test_clients_of_deprecated_versions_are_not_counted_without_limit() -> None:
+    found = RequestMetrics().of("Produce")
+    header = wire.Header(0, 3, 1, None)
+    for i in range(1001):
+        found.add(header, SimpleNamespace(client_software_name=str(i), client_software_version="1"), (0.0,) * 6)
+    found.add(header, SENDER, (0.0,) * 6)
+    assert (found.requests, len(found.deprecated), found.deprecated[3, "0", "1"]) == (1002, 1000, 2)
 
 
 async def test_metrics_of_connections(autojump_clock: MockClock) -> None:  # rules B1.47 to B1.51
@@ -377,13 +415,40 @@ async def test_metrics_of_topics_come_and_go() -> None:
     stats = broker.replication.data_plane.stats
     stats.of("a").bytes_in = stats.of("gone").bytes_in = 5
     stats.of("gone").failed_fetches = 1
+    stats.of("a").bytes_out = 3
     broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(topic="a")), 2)
     prefix = "kafka.server:type=BrokerTopicMetrics,name="
     for _ in range(2):
         found = {name.removeprefix(prefix): n for name, n in values(broker).items() if name.startswith(prefix) and n}
-        expected = {"BytesInPerSec": 10, "BytesInPerSec,topic=a": 5, "FailedFetchRequestsPerSec": 1}
-        assert found == expected
+        of_all = {"BytesInPerSec": 10, "BytesOutPerSec": 3, "FailedFetchRequestsPerSec": 1}
+        assert found == of_all | {"BytesInPerSec,topic=a": 5, "BytesOutPerSec,topic=a": 3}
     assert list(stats.topics) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "led",
+    [pytest.param((1,), marks=pytest.mark.kafka("RMT-9")), pytest.param((0, 1), marks=pytest.mark.kafka("RMT-10"))],
+)
+async def test_who_leads_no_partition_has_no_metrics_of_leaders(led: tuple[int, ...]) -> None:
+    broker = make_broker(config())
+    stats = broker.replication.data_plane.stats
+    prefix = "kafka.server:type=BrokerTopicMetrics,name="
+
+    def become(leading: tuple[int, ...], epoch: int) -> set[str]:
+        states = [lai_state(n, leader=1 if n in leading else 2, leader_epoch=epoch) for n in (0, 1)]
+        broker.replica_manager.become_leader_or_follower(leader_and_isr(*states), 2)
+        of_topic = (name for name in values(broker) if name.startswith(prefix) and name.endswith(",topic=a"))
+        return {name.removeprefix(prefix).partition(",")[0] for name in of_topic}
+
+    broker.replica_manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2)), 1)
+    for name in TopicStats.__slots__:
+        setattr(stats.of("a"), name, 1)
+    everything = become(led, 0)
+    assert len(everything) == len(TopicStats.__slots__)
+    assert not [name for name in everything if name.startswith("Replication")]  # a follower's are of all topics
+    others = {"BytesOutPerSec", "FailedFetchRequestsPerSec", "FetchMessageConversionsPerSec"}
+    assert become((), 1) == others
+    assert stats.total("bytes_in") == stats.total("bytes_out") == 1
 
 
 async def test_replicated_bytes() -> None:
@@ -399,7 +464,7 @@ async def test_replicated_bytes() -> None:
         assert leader.of("a").bytes_in == leader.replication_bytes_out == follower.replication_bytes_in
         assert leader.of("a").bytes_in == 3 * len(records)
         assert leader.of("a").messages_in == leader.of("a").produces == 3
-        assert follower.total().bytes_in == follower.replication_bytes_out == leader.replication_bytes_in == 0
+        assert follower.total("bytes_in") == follower.replication_bytes_out == leader.replication_bytes_in == 0
 
 
 async def test_metrics_of_reassignments() -> None:

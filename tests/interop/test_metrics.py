@@ -29,6 +29,10 @@ COMPARED = (
     "kafka.cluster:type=Partition,",
     "kafka.log:type=Log,",
     "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+    "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,",
+    "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
+    "kafka.server:type=FetchSessionCache,",
+    "kafka.server:type=KafkaServer,name=BrokerState",
 )
 #: see broker_stub.metrics: idle partitions of a session are not looked at; why records were refused is not counted
 LEFT_OUT = re.compile("name=(TotalFetchRequests|NoKeyCompactedTopicRecords|Invalid.*Records)PerSec")

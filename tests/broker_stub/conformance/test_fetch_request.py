@@ -166,7 +166,7 @@ async def test_the_setting_of_a_topic_is_for_consumers(replica: int, enabled: st
         refused = enabled == "false" and replica == -1
         assert data.error_code == (ErrorCode.UNSUPPORTED_VERSION if refused else 0)
         assert values_of(data) == ([] if refused else [b"value"])
-        assert node.replication.data_plane.stats.total().fetch_conversions == (0 if refused else 1)
+        assert node.replication.data_plane.stats.total("fetch_conversions") == (0 if refused else 1)
 
 
 @kafka("FRX-1")
