@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 
 from kce.controller.events import PartitionsModified
 from kce.controller.leader_selection import Strategy
@@ -32,15 +32,15 @@ class Topics:
 
     async def load(self) -> list[TopicAssignment]:
         """Read and watch all topics at failover, with ids and assignments (rules 4.6-4.8), for ``store``."""
-        names = await self._valid_names()
+        names = _valid(await self._runtime.zk.get_topics())
         self._watch(names)
         found = await self._without_controllers(await self._runtime.zk.get_topic_assignments(names))
         return await self._with_ids(found)
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
-        names = await self._valid_names()
-        new, deleted = names - self._context.topics, self._context.topics - names
+        names = await self._runtime.zk.get_topics()
+        new, deleted = _valid(names - self._context.topics), self._context.topics - names
         self._watch(new)
         assignments = await self._without_controllers(await self._runtime.zk.get_topic_assignments(new))
         for topic in deleted:
@@ -72,13 +72,6 @@ class Topics:
             return
         log.info("partitions %s of %s are new", sorted(added), topic)
         await self._create(self.store([TopicAssignment(topic, found.topic_id, added)]))
-
-    async def _valid_names(self) -> set[str]:
-        """Names of the topics, without names that Kafka does not allow."""
-        names = await self._runtime.zk.get_topics()
-        if invalid := {name for name in names if not is_valid_topic_name(name)}:
-            log.error("ignoring %d invalid names of topics: %s", len(invalid), heapq.nsmallest(MOST_LOGGED, invalid))
-        return names - invalid
 
     def _watch(self, topics: Iterable[str]) -> None:
         """Register the handlers; the next read sets the watches (rule 1.56)."""
@@ -162,6 +155,13 @@ class Topics:
         await runtime.replicas.handle_state_changes(replicas, ReplicaState.NEW)
         await runtime.partitions.handle_state_changes(partitions, PartitionState.ONLINE, Strategy.OFFLINE)
         await runtime.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+
+
+def _valid(names: Set[str]) -> set[str]:
+    """Names of topics, without those that Kafka does not allow."""
+    if invalid := {name for name in names if not is_valid_topic_name(name)}:
+        log.error("ignoring %d invalid names of topics: %s", len(invalid), heapq.nsmallest(MOST_LOGGED, invalid))
+    return set(names - invalid)
 
 
 def _moved(
