@@ -5,12 +5,16 @@ Eagerly, cooperatively, and as static members, where the client can. And differe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import kce
+from kce import wire
 from kce.harness.sync_cluster import SyncCluster
+from kce.wire import ErrorCode
 from tests.interop.members import COMMANDS, PROPERTIES, Group
 
 pytestmark = pytest.mark.slow
@@ -44,6 +48,34 @@ def test_three_members(client: str, cluster: SyncCluster, tmp_path: Path) -> Non
         last = group.start(client)
         group.wait_to_read(values)
         assert min(last.values) == values.start
+
+
+def as_failed(message: wire.Message) -> wire.Message:
+    assert isinstance(message, wire.OffsetCommitResponse)
+    return dataclasses.replace(
+        message,
+        topics=tuple(
+            dataclasses.replace(
+                topic,
+                partitions=tuple(
+                    dataclasses.replace(p, error_code=ErrorCode.REBALANCE_IN_PROGRESS) for p in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        ),
+    )
+
+
+@pytest.mark.parametrize("client", COMMANDS)
+def test_records_of_a_commit_that_failed_but_was_applied_are_reported(
+    client: str, cluster: SyncCluster, tmp_path: Path
+) -> None:
+    """Nobody else will read them."""
+    with Group(f"unsure-{client}", cluster, tmp_path) as group:
+        member = group.start(client)
+        group.wait_to_share(member)
+        with cluster.faults(kce.Rule(api="OffsetCommit", is_request=False, nth=1, change=as_failed)):
+            group.wait_to_read(group.produce())
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.TreeSet;
 
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -16,6 +18,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 /** A member of a group: HOST:PORT,... GROUP TOPIC STRATEGY INSTANCE; what it prints is said in clients/member.py. */
 public class JavaMember {
     private static volatile boolean ended;
+    /** The values of records whose commit failed, by partition and offset. */
+    private static final Map<TopicPartition, TreeMap<Long, String>> unsure = new HashMap<>();
 
     public static void main(String[] arguments) {
         Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", arguments[0],
@@ -53,7 +57,14 @@ public class JavaMember {
                         System.out.println("{\"read\": " + values + "}");
                     } catch (KafkaException e) {
                         System.err.println(e);
+                        for (ConsumerRecord<String, String> record : records) {
+                            unsure.computeIfAbsent(new TopicPartition(record.topic(), record.partition()), p -> new TreeMap<>())
+                                .put(record.offset(), record.value());
+                        }
                     }
+                }
+                if (!unsure.isEmpty()) {
+                    sayWhatIsCommitted(consumer);
                 }
                 TreeSet<Integer> now = new TreeSet<>();
                 for (TopicPartition partition : consumer.assignment()) {
@@ -66,5 +77,21 @@ public class JavaMember {
             }
         }
         System.exit(0);
+    }
+
+    private static void sayWhatIsCommitted(KafkaConsumer<String, String> consumer) {
+        try {
+            Map<TopicPartition, OffsetAndMetadata> ends = consumer.committed(unsure.keySet(), Duration.ofSeconds(1));
+            ends.forEach((partition, end) -> {
+                Map<Long, String> committed = unsure.get(partition).headMap(end == null ? 0 : end.offset());
+                if (!committed.isEmpty()) {
+                    System.out.println("{\"read\": " + new ArrayList<>(committed.values()) + "}");
+                    committed.clear();
+                }
+            });
+            unsure.values().removeIf(Map::isEmpty);
+        } catch (KafkaException e) {
+            System.err.println(e);
+        }
     }
 }

@@ -12,8 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
+
+const askEvery = 200 * time.Millisecond
 
 type partitions map[int32]bool
 
@@ -41,6 +44,40 @@ func (owned partitions) change(topic string, changed map[string][]int32, isOwned
 	}
 	slices.Sort(numbers)
 	say(answer{"owned": numbers})
+}
+
+func sayRead(records []*kgo.Record) {
+	values := []int{}
+	for _, record := range records {
+		value, err := strconv.Atoi(string(record.Value))
+		check(err)
+		values = append(values, value)
+	}
+	if len(values) > 0 {
+		say(answer{"read": values})
+	}
+}
+
+// sayWhatIsCommitted returns those of the records, whose commit failed, that the group's offset is not beyond.
+func sayWhatIsCommitted(client *kgo.Client, group string, unsure []*kgo.Record) []*kgo.Record {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	offsets, err := kadm.NewClient(client).FetchOffsets(ctx, group)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return unsure
+	}
+	var committed, left []*kgo.Record
+	for _, record := range unsure {
+		end, isThere := offsets.Lookup(record.Topic, record.Partition)
+		if isThere && end.Err == nil && record.Offset < end.At {
+			committed = append(committed, record)
+		} else {
+			left = append(left, record)
+		}
+	}
+	sayRead(committed)
+	return left
 }
 
 // member is `driver member HOST:PORT,... GROUP TOPIC STRATEGY INSTANCE`; what it prints is said in ../member.py.
@@ -71,22 +108,26 @@ func member(servers, group, topic, strategy, instance string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		end()
 	}()
+	unsure := []*kgo.Record{}
 	for ended.Err() == nil {
-		records := client.PollFetches(ended).Records()
+		polling, stop := context.WithCancel(ended)
+		if len(unsure) > 0 {
+			polling, stop = context.WithTimeout(ended, askEvery)
+		}
+		records := client.PollFetches(polling).Records()
+		stop()
 		if len(records) > 0 {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			if err := client.CommitRecords(ctx, records...); err != nil {
 				fmt.Fprintln(os.Stderr, err)
+				unsure = append(unsure, records...)
 			} else {
-				values := []int{}
-				for _, record := range records {
-					value, err := strconv.Atoi(string(record.Value))
-					check(err)
-					values = append(values, value)
-				}
-				say(answer{"read": values})
+				sayRead(records)
 			}
 			cancel()
+		}
+		if len(unsure) > 0 {
+			unsure = sayWhatIsCommitted(client, group, unsure)
 		}
 		client.AllowRebalance()
 	}
