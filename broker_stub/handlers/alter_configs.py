@@ -23,7 +23,14 @@ from kce.broker_stub.config_operations import (
 from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from kce.broker_stub.handlers.base import Handler, Services
-from kce.broker_stub.handlers.describe_configs import BROKER, BROKER_LOGGER, TOPIC, broker_settings, denied_config
+from kce.broker_stub.handlers.describe_configs import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    TOPIC,
+    broker_settings,
+    denied_config,
+)
 from kce.broker_stub.handlers.long_answers import Arrays, answering_each_later
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
@@ -37,7 +44,6 @@ from kce.zookeeper.znodes import DEFAULT_ENTITY
 log = logging.getLogger(__name__)
 
 _NAMES: Final = {TOPIC: "TOPIC", BROKER: "BROKER", BROKER_LOGGER: "BROKER_LOGGER"}
-_CLIENT_METRICS: Final = 16
 
 R = TypeVar("R")
 
@@ -169,7 +175,7 @@ def _check(resource: Resource, changes: Sequence[Change], *, times: int, replace
     if times > 1:
         raise InvalidRequest("Each resource must appear at most once.")
     check_changes(changes)
-    if resource.type not in (TOPIC, BROKER, _CLIENT_METRICS) and (replace or resource.type != BROKER_LOGGER):
+    if resource.type not in (TOPIC, BROKER, CLIENT_METRICS) and (replace or resource.type != BROKER_LOGGER):
         raise InvalidRequest(f"Unknown resource type {resource.type}")
 
 

@@ -34,8 +34,8 @@ from kce.wire.steps import STEP_MASK
 from kce.wire.vocabulary import is_valid_topic_name, topic_name_problem
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8  # resource types
-_OF_CLUSTER: Final = (BROKER, BROKER_LOGGER, 16)  # 16: metrics of clients
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16  # resource types
+_OF_CLUSTER: Final = (BROKER, BROKER_LOGGER, CLIENT_METRICS)
 _DESCRIBE: Final = Operation.DESCRIBE_CONFIGS
 
 
@@ -108,7 +108,9 @@ async def _describe(
             for logger, level in broker_loggers.levels().items()
         )
     else:
-        why = f"Unsupported resource type: {resource.resource_type}"
+        why = "Config type client-metrics is only supported on KRaft clusters"
+        if not name:
+            why = "Client metrics subscription name must not be empty"
         return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
     return DescribeConfigsResult(
         resource_type=resource.resource_type,

@@ -689,7 +689,13 @@ async def test_described_settings() -> None:  # rules B7.25, B7.26
             ),
             (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
             (4, "2", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 or empty string, but received 2"),
-            (16, "g", ErrorCode.INVALID_REQUEST, "Unsupported resource type: 16"),
+            (
+                16,
+                "g",
+                ErrorCode.INVALID_REQUEST,
+                "Config type client-metrics is only supported on KRaft clusters",
+            ),
+            (16, "", ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"),
             (8, "2", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 but received 2"),
         ):
             assert await ask(kind, name) == (

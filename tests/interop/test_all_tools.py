@@ -1,5 +1,8 @@
 """Every one of Kafka's command-line tools against a cluster of ours prints what it prints against real Kafka 3.9.1, and
 ApiVersions says what it says there (rules B1.37 to B1.40).
+
+ReplicaVerificationTool, which does not end, is in test_records_beside_real_brokers.py. Tools that ask no broker are not
+here.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import trio
 from kce.harness import Cluster
 from tests.interop.api_versions import api_versions
 from tests.interop.real_kafka import real_brokers
-from tests.interop.tool_scripts import API_VERSIONS, SCRIPTS, TOKENS, Run, comparable
+from tests.interop.tool_scripts import API_VERSIONS, SCRIPTS, SERVERS, TOKENS, Run, comparable
 from tests.interop.tools import Tools
 
 pytestmark = pytest.mark.slow
@@ -38,8 +41,10 @@ def run_all(tools: Tools, addresses: Mapping[int, str], folder: Path) -> dict[tu
     found: dict[tuple[Run, int], tuple[int, list[str]]] = {}
     for script in SCRIPTS:
         for run in script(folder):
-            given = [str(empty) if argument == "{empty}" else argument for argument in run.arguments]
-            given = [run.bootstrap, servers, *given] if run.bootstrap else [*given, f"bootstrap.servers={servers}"]
+            known = {"{empty}": str(empty), SERVERS: servers}
+            given = [known.get(argument, argument) for argument in run.arguments]
+            if SERVERS not in run.arguments:
+                given = [run.bootstrap, servers, *given] if run.bootstrap else [*given, f"bootstrap.servers={servers}"]
             if "--list" in given or "--describe" in given:  # brokers learn of a change a moment after the answer to it
                 tools.try_run(run.tool, *given)
             status, printed = tools.try_run(run.tool, *given, standard_input=run.reads)

@@ -30,6 +30,15 @@ OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 API_VERSIONS = "kafka.admin.BrokerApiVersionsCommand"
+CLUSTERS = "org.apache.kafka.tools.ClusterTool"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
+LATENCY = "org.apache.kafka.tools.EndToEndLatency"
+STREAMS_RESET = "org.apache.kafka.tools.StreamsResetter"
+
+
+#: an argument that stands for the bootstrap servers
+SERVERS = "{servers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class Run:
     tool: str
     arguments: tuple[str, ...]
     reads: str = ""
-    #: the name of the option with the bootstrap servers
+    #: the name of the option with the bootstrap servers, if these are not among the arguments, as ``SERVERS``
     bootstrap: str = "--bootstrap-server"
     #: whether its lines come in any order
     is_unordered: bool = False
@@ -255,6 +264,14 @@ def groups(folder: Path) -> Iterator[Run]:
     yield run(GROUPS, "--describe", "--group", "readers", "--offsets")
     yield run(GROUPS, "--delete-offsets", "--group", "readers", "--topic", "orders:0")
     yield run(GROUPS, "--delete-offsets", "--group", "nobody", "--topic", "orders")
+    for arguments in (
+        ("--application-id", "readers", "--input-topics", "orders", "--dry-run"),
+        ("--application-id", "readers", "--input-topics", "orders", "--to-latest"),
+        ("--application-id", "readers", "--input-topics", "nowhere"),
+        ("--application-id", "nobody"),
+    ):
+        yield run(STREAMS_RESET, *arguments)
+    yield run(GROUPS, "--describe", "--group", "readers", "--offsets")
     yield run(GROUPS, "--delete", "--group", "readers", "--group", "nobody")
     yield run(GROUPS, "--list")
 
@@ -280,6 +297,14 @@ def cluster(folder: Path) -> Iterator[Run]:
     yield run(LOG_DIRS, "--describe", "--topic-list", "orders", "--broker-list", "1,2")
     yield run(LOG_DIRS, "--describe", "--topic-list", "nowhere", "--broker-list", "1")
     yield run(LOG_DIRS, "--describe", "--broker-list", "9")
+    yield run(CLUSTERS, "cluster-id", "--bootstrap-server", SERVERS)
+    yield run(CLUSTERS, "unregister", "--bootstrap-server", SERVERS, "--id", "3")
+    yield run(QUORUM, "describe", "--status")
+    yield run(QUORUM, "describe", "--replication")
+    yield run(CLIENT_METRICS, "--list")
+    yield run(CLIENT_METRICS, "--describe", "--name", "all")
+    yield run(CLIENT_METRICS, "--alter", "--name", "all", "--interval", "1000")
+    yield run(CLIENT_METRICS, "--delete", "--name", "all")
     yield run(FEATURES, "describe")
     yield run(FEATURES, "upgrade", "--feature", "no.such.feature=1")
     yield run(API_VERSIONS, is_unordered=True)
@@ -289,6 +314,7 @@ def cluster(folder: Path) -> Iterator[Run]:
     yield run(TRANSACTIONS, "describe", "--transactional-id", "nobody's")
     yield run(TRANSACTIONS, "describe-producers", "--topic", "orders", "--partition", "0", is_unordered=True)
     yield run(TRANSACTIONS, "find-hanging", "--topic", "orders")
+    yield run(LATENCY, SERVERS, "single", "10", "all", "20")
     yield run(TOPICS, "--delete", "--topic", "few")
 
 
@@ -298,6 +324,8 @@ SCRIPTS = (topics, configs, acls, records, groups, cluster)
 _SAME = (
     (r"\d+\.\d+ records/sec.*|^\d{4}-\d\d-\d\d \d\d:.*", "<rates>"),
     (r"TopicId: \S+", "TopicId: <id>"),
+    (r"Cluster ID: \S+", "Cluster ID: <id>"),
+    (r"^\d+\t[\d.]+$|(Avg latency|Percentiles): .*", "<times>"),
     (r"\b\d{13}\b", "<ms>"),
     (r"salt=\S+", "<credential>"),
     (r"(consumer|producer|console|verifiable)-[\w.-]*[0-9a-f]{8}-[0-9a-f-]{27}", "<member>"),
