@@ -19,7 +19,7 @@ from kce.harness.world.port import World
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Session
+from kce.zookeeper.store import Session, SessionExpired
 
 log = logging.getLogger(__name__)
 
@@ -98,14 +98,22 @@ class Waiting:
     ) -> None:
         """Wait until ``condition`` holds. It is checked when a frame passes, when /controller changes, and every 50 ms.
 
-        Raises HarnessError that names ``what``.
+        Where ZooKeeper was gone for longer than the cluster's own session, it is checked again in the next one. Raises
+        HarnessError that names ``what``.
         """
+
+        async def holds() -> bool:
+            try:
+                return await condition()
+            except SessionExpired as e:
+                log.info("while waiting for %s: %s", what, e)
+                return False
 
         def passed(event: FrameEvent) -> None:
             self._progress.set()
 
         with trio.move_on_after(timeout_s), self._frames_of_this_process(passed):
-            while not await condition():
+            while not await holds():
                 with trio.move_on_after(POLL_S):
                     await self._progress.wait()
                 self._progress = trio.Event()

@@ -59,6 +59,18 @@ async def test_a_client_may_ask_any_node_once_the_cluster_has_started(zookeeper:
             assert not any([await member.knows([1, 2], topic, 3) for member in cluster.members])
 
 
+async def test_waiting_outlives_the_session_of_the_cluster_itself(zookeeper: str) -> None:
+    """ZooKeeper may be gone for longer; nodes register again, and so does who waits for them."""
+    async with Cluster(1, zookeeper=f"{zookeeper}/own-session", properties=FAST) as cluster:
+        session = cluster.store.session_id
+        await cluster.world.expire(0, session, cluster.zookeeper_config.tls)
+
+        async def is_read_in_the_next_session() -> bool:
+            return await cluster.registered() == {1} and cluster.store.session_id != session
+
+        await cluster.wait_until(is_read_in_the_next_session, "the node")
+
+
 async def test_a_topic_that_nobody_could_lead_is_refused_at_once() -> None:
     async with Cluster(2, world=kce.memory(seed=1), properties=FAST) as cluster:
         with pytest.raises(HarnessError, match=r"topic t: partition 1 .*there is no broker 7, 8; brokers are 1, 2"):
