@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kce.captures.spark.analyses import failovers, outages, silences
 from kce.captures.spark.analyses.analysis import Look, Place, Results
+from kce.captures.spark.analyses.clients import is_open
 from kce.captures.spark.analyses.words import MOST, brokers, clock, count, duration, evidence_of, some
 
 #: A controller that begins within this time of an outage belongs to it.
@@ -168,7 +169,7 @@ def _clients_back(
     """The last client whose gap spans the time without a leader gets good responses again."""
     back = []
     for row in found.clients:
-        if row.is_replica or row.gap_ms is None or not (row.failed or row.unanswered):
+        if row.is_replica or row.gap_ms is None or is_open(row) or not (row.failed or row.unanswered):
             continue
         until = row.gap_time + datetime.timedelta(milliseconds=row.gap_ms)
         if begin - _NEAR <= row.gap_time <= announced <= until <= end + 2 * _NEAR:

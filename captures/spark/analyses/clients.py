@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
@@ -34,19 +34,21 @@ TABLE = Table(
             "gap_ms",
             pa.float64(),
             "longest time between two good responses, or from the last good one to the last request "
-            "that got no response",
+            "of the client, of any API",
         ),
         Column("gap_time", TIME, "when that gap began"),
         *SPAN,
-        *evidence_columns("the requests of the good responses before and after the gap"),
+        *evidence_columns("the requests of the good responses before and after the gap; one if none came after it"),
     ),
 )
+
+_APIS = "api in ('Produce', 'Fetch')"
 
 
 def run(of: Frames) -> DataFrame:
     key = ("client_id", "client", "api")
     good = "response_time is not null and errors is null"
-    of_clients = of.exchanges.where("api in ('Produce', 'Fetch')")
+    of_clients = of.exchanges.where(_APIS)
     place = f.struct("packet", "file")
     answers = of_clients.where(good).withColumn("place", place)
     gaps = (
@@ -60,7 +62,7 @@ def run(of: Frames) -> DataFrame:
         .groupBy(*key)
         .agg(f.max(f.struct("gap_ms", "before", "place_before", "place")).alias("gap"))
     )  # fmt: skip
-    counted = of_clients.groupBy(*key).agg(
+    counted = of.exchanges.groupBy(*key).agg(
         f.count("*").alias("requests"),
         f.count_if(f.col("errors").isNotNull()).alias("failed"),
         f.count_if(f.expr("answered and response_time is null")).alias("unanswered"),
@@ -69,12 +71,13 @@ def run(of: Frames) -> DataFrame:
         f.max("latency_ms").alias("max_ms"),
         f.min("time").alias("first_time"),
         f.max("time").alias("last_time"),
-        f.max(f.when(f.expr("answered and response_time is null"), f.col("time"))).alias("last_lost"),
         f.max(f.when(f.expr(good), f.struct("response_time", place.alias("place")))).alias("last_good"),
     )
-    # to the last request that got no response, if no good one followed
+    # one that looks for its coordinator, say, is still there, though it asks for no records
+    seen = f.max("last_time").over(Window.partitionBy("client_id", "client"))
+    counted = counted.withColumn("seen", seen).where(_APIS)
     open_gap = f.struct(
-        milliseconds("last_good.response_time", "last_lost").alias("gap_ms"),
+        milliseconds("last_good.response_time", "seen").alias("gap_ms"),
         f.col("last_good.response_time").alias("before"), f.col("last_good.place").alias("place_before"),
         f.lit(None).cast("struct<packet: bigint, file: string>").alias("place"),
     )  # fmt: skip
@@ -95,23 +98,37 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    suffered = [row for row in found.clients if not row.is_replica and (row.failed or row.unanswered)]
+    slow_ms = found.thresholds.outage_ms
+    suffered = [r for r in found.clients if not r.is_replica and (r.failed or r.unanswered or _is_slow(r, slow_ms))]
     suffered.sort(key=_damage, reverse=True)
     for row in suffered[:MOST]:
         text = (
             f"Client {row.client_id or row.client}: {count(row.requests, row.api + ' request')}, {row.failed:,} failed"
             f", {row.unanswered:,} without a response, on {count(row.connections, 'connection')}"
         )
+        if _is_slow(row, slow_ms):
+            text += f"; answered after up to {duration(row.max_ms)} (median {duration(row.p50_ms)})"
         if row.gap_ms is not None:
             text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
+            text += " to its last request" if is_open(row) else ""
         if errors := _errors(found, row):
             text += f". Errors: {errors}"
         text += f" ({packets(row.packets)})" if row.packets else ""
         yield Finding("note", f"{text}.", tuple(zip(row.files, row.packets, strict=True)))
     if len(suffered) > MOST:
         others = evidence_of_all(suffered[MOST:])
-        text = f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients."
+        text = f"{count(len(suffered) - MOST, 'other client')} that suffered, see the table of clients."
         yield Finding("note", text, others)
+
+
+def _is_slow(row: Any, slow_ms: float) -> bool:
+    """A Fetch waits as long as its client likes."""
+    return row.api == "Produce" and row.max_ms is not None and row.max_ms >= slow_ms
+
+
+def is_open(row: Any) -> bool:
+    """Whether no good response came after the longest gap."""
+    return len(row.packets) == 1
 
 
 def _damage(row: Any) -> tuple[int, float]:

@@ -1,7 +1,8 @@
 """How long UpdateMetadata takes to bring a new leader epoch to each broker.
 
 The clock starts with the first control request to any broker that carries the leader epoch. A broker that was not there
-at that moment was not late to hear of it: what comes on a connection that was opened later does not count.
+at that moment was not late to hear of it: what comes on a connection that was opened later does not count. Nor does
+what a controller sends after a later epoch has begun: a zombie has no news, even where no broker refuses it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def run(of: Frames) -> DataFrame:
     earlier = Window.partitionBy(*PARTITION_KEY).orderBy("leader_epoch").rangeBetween(Window.unboundedPreceding, -1)
     of_epoch = Window.partitionBy(*key)
     states = with_running(
-        of.states.where(f.col("leader") != LEADER_DURING_DELETE), LOWEST, f.col("time"), "opened",
+        _of_rightful_controllers(of), LOWEST, f.col("time"), "opened",
         keys=["server", "server_port", "connection"], order=["time", "packet"], is_long=of.is_long,
     )  # fmt: skip
     arrived = (
@@ -76,6 +77,13 @@ def run(of: Frames) -> DataFrame:
         )
     )
     return as_table(TABLE, measured).orderBy("broker")
+
+
+def _of_rightful_controllers(of: Frames) -> DataFrame:
+    began = of.controls.groupBy(f.col("controller_epoch").alias("later")).agg(f.min("time").alias("later_time"))
+    overtaken = f.expr("later > controller_epoch and later_time < time")
+    states = of.states.where(f.col("leader") != LEADER_DURING_DELETE)
+    return states.join(f.broadcast(began), overtaken, "left_anti")
 
 
 def findings(found: Results) -> Iterator[Finding]:

@@ -337,8 +337,9 @@ def test_what_a_client_suffered(spark):
         {**good, "time": 5, "connection": "other"},
         {**good, "time": 8, "response_time": 9, "response_packet": 4, "latency_ms": 2.0},
         {**good, "time": 9, "response_time": 10, "response_packet": 5, "latency_ms": 2.0},
-        {**good, "client_id": "broker-1-fetcher-0", "api": "Fetch", "response_time": 3, "response_packet": 6},
-    ]
+        {**good, "client_id": "broker-1-fetcher-0", "api": "Fetch", "time": 2, "response_time": 3,
+         "response_packet": 6},
+    ]  # fmt: skip
     producer, replica = run("clients", of(spark, given))
     assert (producer.requests, producer.failed, producer.unanswered, producer.connections) == (5, 1, 1, 2)
     assert (producer.gap_ms, producer.packets, producer.p50_ms, producer.max_ms) == (7000, [1, 4], 2, 3)
@@ -355,6 +356,38 @@ def test_a_client_without_a_response_at_the_end_has_had_a_gap_since_the_last_goo
     later = {**good, "time": 9.5, "response_time": 9.6, "response_packet": 5, "response_file": "x"}
     (row,) = run("clients", of(spark, [*given, {**good, "time": 9}, later]))
     assert (row.gap_ms, row.packets) == (7500, [2, 4])
+
+
+def test_a_consumer_that_looks_for_its_coordinator_until_the_end_gets_no_records(spark):
+    good = {"api": "Fetch", "is_control": False, "client_id": "c", "client": "a", "answered": True}
+    given = [
+        {**good, "time": at, "response_time": at + 0.1, "response_packet": at, "response_file": "x"} for at in (1, 2)
+    ]
+    looks = {"is_control": False, "client_id": "c", "client": "a", "api": "FindCoordinator", "response_time": 30}
+    (row,) = run("clients", of(spark, [*given, {**looks, "time": 9}, {**looks, "time": 29, "client": "b"}]))
+    assert (row.api, row.gap_ms, row.packets, row.requests) == ("Fetch", 6900, [2], 2)
+
+
+def test_a_gap_that_lasts_until_the_end_is_said_to():
+    lost = client("c", 3, 6900, unanswered=1, requests=9, connections=1, packets=(2,))
+    (told,) = ANALYSES["clients"].findings(found(clients=[lost]))
+    assert "longest time without a good response 6.90 s, from 02:45:03.000 to its last request (packet 2)." in told.text
+
+
+def test_a_producer_that_waited_has_suffered_although_nothing_failed():
+    calm = {"failed": 0, "unanswered": 0, "requests": 9, "connections": 1}
+    told = found(
+        clients=[
+            client("slow", 3, 4000, **calm, p50_ms=20.0, max_ms=10_500.0),
+            client("quick", 3, 4000, **calm, p50_ms=20.0, max_ms=999.0),
+            client("reader", 3, 4000, **calm, api="Fetch", p50_ms=20.0, max_ms=30_000.0),
+        ]
+    )
+    (finding,) = ANALYSES["clients"].findings(told)
+    assert finding.text.startswith(
+        "Client slow: 9 Produce requests, 0 failed, 0 without a response, on 1 connection; answered after up to 10.50 s"
+        " (median 20 ms); longest time without a good response 4.00 s"
+    )
 
 
 def test_clients_are_told_in_the_order_of_damage():
@@ -820,6 +853,25 @@ def test_propagation_is_that_of_new_leaders(spark):
     ])  # fmt: skip
     rows = run("propagation", frames)
     assert columns(rows, "broker states max_ms packets") == [("a:9093", 3, 500.0, [5]), ("b:9093", 1, 0.0, [8])]
+
+
+def test_a_zombie_has_no_news(spark):
+    """What it tells itself, nobody refuses."""
+    first = {"leader": 1, "leader_epoch": 0, "controller_id": 1, "controller_epoch": 1}
+    second = {"leader": 2, "leader_epoch": 1, "controller_id": 2, "controller_epoch": 2}
+    frames = of(
+        spark,
+        [sent(1, 1, time=0), sent(2, 2, time=1)],
+        [
+            {**first, "api_key": 4, "time": 0, "server": "b", "connection": "b"},
+            {**first, "topic": "other", "time": 0, "server": "a", "connection": "a"},
+            {**first, "time": 0.5, "server": "b", "connection": "b"},
+            {**second, "time": 2, "server": "a", "connection": "a"},
+            {**first, "time": 9, "server": "a", "connection": "a"},
+        ],
+    )
+    rows = run("propagation", frames)
+    assert columns(rows, "broker states max_ms") == [("a:9093", 2, 0.0), ("b:9093", 1, 500.0)]
 
 
 def test_leader_and_isr_and_update_metadata_disagree(spark):

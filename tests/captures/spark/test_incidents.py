@@ -47,7 +47,8 @@ def told(broker_id, api, seconds, packet, partition=0, began=13.0):
 
 def client(name, gap_time, gap_ms, **more):
     values = {"failed": 1, "unanswered": 0, "is_replica": False, "api": "Produce", "packets": (5, 50), **more}
-    return row("clients", client_id=name, gap_time=at(gap_time), gap_ms=gap_ms, files=("x", "x"), **values)
+    files = ("x",) * len(values["packets"])
+    return row("clients", client_id=name, gap_time=at(gap_time), gap_ms=gap_ms, files=files, **values)
 
 
 def controller(epoch, id, first, last):
@@ -76,6 +77,7 @@ def test_the_steps_of_a_failed_broker_that_was_the_controller():
             clients=[
                 client("slow", 9, 5000), client("early", 9, 2000), client("late", 9, 30_000),
                 client("idle", 9, 5500, failed=0), client("replica", 9, 5600, is_replica=True),
+                client("gone", 9, 5700, packets=(5,)),
             ],
         )
     )  # fmt: skip
