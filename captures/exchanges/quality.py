@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, fields
 #: Single cases that are listed; all are counted.
 MAX_NOTES = 20
 
+#: Name of connections that may be Kafka's: bytes are missing where they would tell.
+INCOMPLETE = "unrecognised, incomplete"
+
 #: Name of packets to and from other ports than the given ones.
 OF_OTHER_PORTS = "TCP of other ports"
 
@@ -88,7 +91,7 @@ class Quality:
     @property
     def truncated(self) -> bool:
         """Whether the snap length hides messages: then findings may be missing."""
-        return self.cut_packets > 0 and bool(self.incomplete)
+        return self.cut_packets > 0 and bool(self.incomplete or self.other_connections[INCOMPLETE])
 
     def summary(self) -> str:
         """The main counts, including zeros."""
@@ -109,8 +112,11 @@ class Quality:
         if not self.requests:
             what = _counted(self.other_connections, "connection") or _counted(self.other_packets, "packet")
             lines.append("no Kafka traffic was found" + (f", but {what}" if what else ""))
-        elif self.other_connections:
-            lines.append(f"not Kafka: {_counted(self.other_connections, 'connection')}")
+        elif others := Counter({name: number for name, number in self.other_connections.items() if name != INCOMPLETE}):
+            lines.append(f"not Kafka: {_counted(others, 'connection')}")
+        if hidden := self.other_connections[INCOMPLETE]:
+            cut = ", as after a short snap length" if self.cut_packets else ""
+            lines.append(f"{_count(hidden, 'connection')} perhaps of Kafka: bytes that would tell are missing{cut}")
         if self.dropped:
             lines.append(f"{_count(self.dropped, 'packet')} dropped while capturing, by the capture's own count")
         if self.duplicates:

@@ -34,6 +34,9 @@ _MAX_IMAGINED = 1 << 20
 #: Correlation ids that are searched at every offset, which is slow.
 _MAX_SOUGHT = 64
 
+#: The protocol of a connection that none is recognised in.
+UNRECOGNISED = "unrecognised"
+
 PRODUCE, FETCH = BY_NAME["Produce"].key, BY_NAME["Fetch"].key
 
 #: The only topic of a KRaft quorum.
@@ -140,7 +143,7 @@ def other_protocol(client: bytes, server: bytes) -> str:
             return "SSH"
         if re.match(rb"(GET|POST|PUT|DELETE|HEAD|OPTIONS|PATCH|CONNECT) |HTTP/1\.|PRI \* HTTP/2", data):
             return "HTTP"
-    return "unrecognised"
+    return UNRECOGNISED
 
 
 def find_request(

@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from kce.captures.exchanges.framing import ID_BYTES, Frame, Framer
+from kce.captures.exchanges.quality import INCOMPLETE
 from kce.captures.exchanges.recognise import (
     MAX_FRAME_BYTES,
+    UNRECOGNISED,
     InFlight,
     Verdict,
     find_request,
@@ -129,7 +131,9 @@ class Undecided:
     def other_protocol(self) -> str:
         """What it is, as far as its first bytes tell."""
         client = 0 if self._connection.client is None else self._connection.client
-        return other_protocol(self._opening[client], self._opening[1 - client])
+        name = other_protocol(self._opening[client], self._opening[1 - client])
+        is_incomplete = any(isinstance(event, Gap) for event in self.events)
+        return INCOMPLETE if name == UNRECOGNISED and is_incomplete else name
 
     def _confirms(self, event: Data) -> bool:
         """Whether a packet has a response to an unconfirmed request. Notes what may be responses to later ones."""

@@ -253,6 +253,8 @@ def _thresholds(settings: tuple[str, ...]) -> Thresholds:
             values[name] = float(text)
         except ValueError:
             raise click.UsageError(f"--threshold {setting}: not NAME=VALUE, such as outage_ms=500") from None
+        if not values[name] >= 0:
+            raise click.UsageError(f"--threshold {setting}: not a number from 0 on")
     try:
         return replace(THRESHOLDS, **values)
     except TypeError:

@@ -168,6 +168,10 @@ def replay(
     ]  # fmt: skip
     if not recording.steps:
         raise CaptureError(f"{name}: contains no Kafka request to replay")
+    known = sorted({step.broker_id for step in recording.steps if step.broker_id is not None})
+    if broker_id is not None and broker_id not in known:
+        others = ", ".join(map(str, known)) or "unknown"
+        raise click.UsageError(f"{name}: no request went to a broker {broker_id}; the ids of those asked are {others}")
     if not steps:
         raise CaptureError(f"{name}: no request matches --as {role} and the filters")
     if role == "client":

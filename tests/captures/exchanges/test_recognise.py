@@ -69,6 +69,26 @@ def test_other_protocols_are_left_alone_from_the_middle_on(protocol):
         assert quality.requests == 0
 
 
+def test_a_connection_whose_client_ids_the_snap_length_cuts_is_told():
+    """Of replicas, say, whose client ids are long: every header is incomplete."""
+    talk = Talk()
+    for number in range(4):
+        talk.ask(METADATA, 12, number, client_id="a-client-with-a-long-name")
+        talk.tap.sent("server", wire.frame(struct.pack(">i", number) + bytes(8)))
+    messages, quality = talk.decode(snap=14 + 20 + 20 + 24)
+    assert (messages, quality.other_connections) == ([], {"unrecognised, incomplete": 1})
+    assert (
+        "1 connection perhaps of Kafka: bytes that would tell are missing, as after a short snap length"
+        in quality.lines()
+    )
+    assert not quality.sound
+    talk.connect()
+    talk.tap.sent("client", wire.frame(header(18, 0, 1, "c")))
+    _, quality = talk.decode(snap=14 + 20 + 20 + 24)
+    assert (quality.requests, quality.incomplete, quality.sound) == (1, {}, False)
+    assert not any("not Kafka" in line for line in quality.lines())
+
+
 def test_a_connection_without_data_is_nothing():
     talk = Talk()
     talk.tap.close()
