@@ -66,6 +66,7 @@ class LiveSource:
         self.interface = interface
         self.received = 0
         self.dropped = 0
+        self.went_down = 0
         # cooked if interfaces have different link layers; no protocol yet, so that no packet precedes the filter
         kind = socket.SOCK_DGRAM if interface == ANY else socket.SOCK_RAW
         try:
@@ -103,6 +104,8 @@ class LiveSource:
             _bind_to_all(sock)
         else:
             sock.bind((self.interface, _ETH_P_ALL))
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ENETDOWN:
+            raise CaptureError(f"{self.interface} is down")
         hardware = sock.getsockname()[3]
         if self.interface != ANY and hardware not in _LINK_TYPES:
             raise CaptureError(f"{self.interface} has a link layer (ARPHRD {hardware}) that is not known here")
@@ -119,7 +122,7 @@ class LiveSource:
         self._socket.close()
 
     def waiting(self) -> Iterator[LivePacket]:
-        """Packets in the kernel buffer. Raises CaptureError when the interface goes down."""
+        """Packets in the kernel buffer. Raises CaptureError when the interface is gone; one that is down may come up."""
         view = memoryview(self._buffer)
         while True:
             try:
@@ -127,6 +130,11 @@ class LiveSource:
             except BlockingIOError:
                 return
             except OSError as e:
+                if e.errno == errno.ENETDOWN:
+                    if not self._is_there():
+                        raise CaptureError(f"capturing ended: {self.interface} is gone") from None
+                    self.went_down += 1
+                    continue
                 raise CaptureError(f"capturing on {self.interface} failed ({e.strerror or e})") from None
             name, protocol, kind, hardware, link_address = address
             if kind == _PACKET_OUTGOING and hardware == _LOOPBACK:
@@ -141,6 +149,9 @@ class LiveSource:
                 )
                 data, size = header + data, size + len(header)
             yield LivePacket(_time_ns(ancillary), link_type, data, size)
+
+    def _is_there(self) -> bool:
+        return self._socket.getsockname()[0] == self.interface  # no name any more if it was removed
 
     def count_dropped(self) -> int:
         """How many packets the kernel dropped since the source was opened."""

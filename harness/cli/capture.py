@@ -75,6 +75,9 @@ def capture(
             write_beside(file, ports)
         click.echo(f"kce: capturing on {interface}; Ctrl-C ends it", err=True)
         written = record(source, writer, stop=stop, max_packets=packets)
+    if source.went_down:
+        times = "once" if source.went_down == 1 else f"{source.went_down} times"
+        click.echo(f"kce: {interface} went down {times} meanwhile", err=True)
     files = f"{file}" if len(writer.files) == 1 else f"{writer.files[0]} to {writer.files[-1]}"
     kept = ", older files removed" if keep is not None and len(writer.files) == keep else ""
     click.echo(

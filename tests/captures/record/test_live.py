@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -160,6 +164,61 @@ def test_what_the_kernel_drops_is_counted_and_in_the_file(tmp_path):
 def test_an_interface_that_is_not_there():
     with pytest.raises(CaptureError, match=r"no interface nope; there are .*lo"):
         LiveSource("nope")
+
+
+_NEW_NETWORK = 0x40000000
+_SET_FLAGS, _UP = 0x8914, 1
+
+
+def in_own_network(test):
+    """Run ``test`` in a network namespace that ends with it."""
+    try:
+        unshare = ctypes.CDLL(None, use_errno=True).unshare
+    except AttributeError:
+        pytest.skip("no network namespaces: an interface that goes down is NOT checked")
+
+    def run():
+        if unshare(_NEW_NETWORK) != 0:
+            return False
+        test()
+        return True
+
+    with ThreadPoolExecutor(1) as thread:
+        if not thread.submit(run).result():
+            pytest.skip("no CAP_SYS_ADMIN: an interface that goes down is NOT checked")
+
+
+def set_loopback(flags):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags))
+
+
+@pytest.mark.usefixtures("privileged")
+def test_an_interface_that_goes_down_and_up_again_is_captured_on():
+    """A flapping link is an incident worth a recording."""
+
+    def ports_of(packets):
+        return [int.from_bytes(packet.data[36:38]) for packet in packets if packet.data[23] == socket.IPPROTO_UDP]
+
+    def send(port):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(b"x", ("127.0.0.1", port))
+
+    def check():
+        with pytest.raises(CaptureError, match="lo is down"):
+            LiveSource("lo")
+        set_loopback(_UP)
+        with LiveSource("lo") as source:
+            send(1)
+            assert ports_of(source.waiting()) == [1]
+            set_loopback(0)
+            assert ports_of(source.waiting()) == []
+            set_loopback(_UP)
+            send(2)
+            assert ports_of(source.waiting()) == [2]
+            assert source.went_down == 1
+
+    in_own_network(check)
 
 
 def test_without_the_privilege_the_error_says_what_to_do(monkeypatch):
