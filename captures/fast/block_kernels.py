@@ -32,10 +32,11 @@ PACKED_COLUMNS = 5
 #: columns of a connection that are packed: its ends
 PACKED_FLOW = BOTH_PORTS + 1
 
-# columns of a connection's counts; NEXT, KNOWN and SINCE (the first NEXT since the last SYN) of each side
+# columns of a connection's counts; NEXT, KNOWN, SINCE (the first NEXT since the last SYN) and SENT (when the last new
+# data was sent) of each side
 FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS = range(7)
-NEXT, KNOWN, SINCE = 7, 9, 11
-COUNT_COLUMNS = 13
+NEXT, KNOWN, SINCE, SENT = 7, 9, 11, 13
+COUNT_COLUMNS = 15
 
 _SYN, _RST = 0x02, 0x04
 
@@ -202,4 +203,5 @@ def count(packets, first, flows, table, used, counts):
             if (of[NEXT + side] - packet[SEQUENCE]) & 0xFFFFFFFF:
                 return index, row, side, used
             of[NEXT + side] += size
+            of[SENT + side] = packet[TIME]
     return len(packets), np.int64(-1), np.int64(0), used

@@ -15,6 +15,10 @@ from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Endpoint, address_text
 
 _NO_END = (None,) * 6
 
+#: The last segment once more within this time is a copy, as of a bridge and its port: no TCP retransmits so soon what
+#: nothing followed.
+COPY_NS = 1_000_000
+
 #: Holes kept per direction; beyond, the oldest counts as filled.
 MAX_HOLES = 256
 
@@ -125,7 +129,7 @@ class SegmentCounts:
             self._lowest.pop((row, side), None)
         again = late = False
         if size:
-            again, late = self._receive(row, side, sequence, size)
+            again, late = self._receive(row, side, sequence, size, int(packet[k.TIME]))
         reset = bool(flags & RST)
         of[b.RETRANSMITS] += again
         of[b.OUT_OF_ORDER] += late
@@ -134,8 +138,8 @@ class SegmentCounts:
             if happened and len(noted := places.setdefault(row, [])) < MAX_EVIDENCE:
                 noted.append((int(packet[k.NUMBER]), self._files[packet[k.FILE]]))
 
-    def _receive(self, row: int, side: int, sequence: int, size: int) -> tuple[bool, bool]:
-        """(whether bytes of the segment came before, whether it is late instead).
+    def _receive(self, row: int, side: int, sequence: int, size: int, time_ns: int) -> tuple[bool, bool]:
+        """(whether bytes of the segment were sent before, whether it is late instead).
 
         Positions are sequence numbers that do not wrap; holes are what is missing before the next one.
         """
@@ -146,7 +150,7 @@ class SegmentCounts:
         if begin >= following:
             if begin > following:
                 self._holes[row, side] = [*holes, (following, begin)][-MAX_HOLES:]
-            self._counts[row, b.NEXT + side] = end
+            self._counts[row, [b.NEXT + side, b.SENT + side]] = end, time_ns
             return False, False
         self._lowest[row, side] = min(begin, self._lowest.get((row, side), begin))
         if size == 1 and begin == following - 1:
@@ -155,10 +159,12 @@ class SegmentCounts:
             if low <= begin and end <= high:
                 holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]
                 return False, True
-        self._counts[row, b.NEXT + side] = max(following, end)
+        is_copy = end == following and time_ns - int(self._counts[row, b.SENT + side]) < COPY_NS
+        if end >= following:
+            self._counts[row, [b.NEXT + side, b.SENT + side]] = end, time_ns
         if holes:
             self._holes[row, side] = [(low, high) for low, high in holes if high <= begin or low >= end]
-        return True, False
+        return not is_copy, False
 
     def _make_room(self) -> None:
         self._flows = np.concatenate([self._flows, np.zeros_like(self._flows)])

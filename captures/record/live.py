@@ -122,7 +122,7 @@ class LiveSource:
         self._socket.close()
 
     def waiting(self) -> Iterator[LivePacket]:
-        """Packets in the kernel buffer. Raises CaptureError when the interface is gone; one that is down may come up."""
+        """Packets in the kernel buffer. Raises CaptureError if the interface is gone, not if it is down."""
         view = memoryview(self._buffer)
         while True:
             try:
@@ -151,7 +151,8 @@ class LiveSource:
             yield LivePacket(_time_ns(ancillary), link_type, data, size)
 
     def _is_there(self) -> bool:
-        return self._socket.getsockname()[0] == self.interface  # no name any more if it was removed
+        name: str = self._socket.getsockname()[0]  # none if it was removed
+        return name == self.interface
 
     def count_dropped(self) -> int:
         """How many packets the kernel dropped since the source was opened."""

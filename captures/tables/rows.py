@@ -239,7 +239,7 @@ CONNECTIONS = Table(
         Column("last_time", TIME, "of its last"),
         Column("segments", pa.int64(), ""),
         Column("payload_bytes", pa.int64(), "including retransmissions"),
-        Column("retransmits", pa.int64(), "segments with data that was already captured"),
+        Column("retransmits", pa.int64(), "segments with data sent before, but no copies: the last one within 1 ms"),
         Column("out_of_order", pa.int64(), "segments that filled a hole"),
         Column("resets", pa.int64(), "segments with RST"),
         Column("end", pa.string(), "FIN or RST, the first since the last SYN; null if none was captured"),

@@ -11,6 +11,10 @@ from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Segment, address_text
 MAX_HOLES = 256
 
 
+#: The last segment once more within this time was captured twice.
+COPY_NS = 1_000_000
+
+
 class SegmentsCounted:
     """Takes the segments of both directions, by time."""
 
@@ -41,7 +45,7 @@ class SegmentsCounted:
             self._sent[end] = _Sent(segment.sequence + bool(segment.flags & SYN))
         again = False
         if size:
-            again, late = self._sent[end].receive(segment.sequence, size)
+            again, late = self._sent[end].receive(segment.sequence, size, place.time_ns)
             self._retransmits += again
             self._out_of_order += late
         reset = bool(segment.flags & RST)
@@ -72,10 +76,11 @@ class _Sent:
 
     def __init__(self, sequence: int) -> None:
         self._next = sequence
+        self._time_ns = 0
         self._holes: list[tuple[int, int]] = []
 
-    def receive(self, sequence: int, size: int) -> tuple[bool, bool]:
-        """(whether bytes of the segment came before, whether it is late instead)."""
+    def receive(self, sequence: int, size: int, time_ns: int) -> tuple[bool, bool]:
+        """(whether bytes of the segment were sent before, whether it is late instead)."""
         begin = self._next + ((sequence - self._next + 0x80000000) & 0xFFFFFFFF) - 0x80000000
         end = begin + size
         if begin >= self._next:
@@ -83,6 +88,7 @@ class _Sent:
                 self._holes.append((self._next, begin))
                 del self._holes[:-MAX_HOLES]
             self._next = end
+            self._time_ns = time_ns
             return False, False
         if size == 1 and begin == self._next - 1:
             return False, False  # a keep-alive: it repeats the last byte, to be acknowledged
@@ -90,6 +96,8 @@ class _Sent:
             if low <= begin and end <= high:
                 self._holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]
                 return False, True
-        self._next = max(self._next, end)
+        is_copy = end == self._next and time_ns - self._time_ns < COPY_NS
+        if end >= self._next:
+            self._next, self._time_ns = end, time_ns
         self._holes = [(low, high) for low, high in self._holes if high <= begin or low >= end]
-        return True, False
+        return not is_copy, False
