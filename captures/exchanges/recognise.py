@@ -1,6 +1,7 @@
 """Recognises Kafka requests in arbitrary bytes: at the beginning of a connection, or after a gap.
 
-The length must be possible, the API key known, the version one of Kafka's (or soon to be), the client id printable.
+The length must be possible, the API key known, the version one of Kafka's (or soon to be), the client id without
+control characters.
 Nothing here raises on any input.
 """
 
@@ -46,6 +47,9 @@ _FIXED = struct.Struct(">ihhih").unpack_from
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
 _LENGTH_AND_ID = struct.Struct(">ii").unpack_from
+
+#: What no client id has that is believed. Kafka allows it, but bytes of other protocols are full of it.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 #: Anything that could be a request header, at any offset: a quick filter before `_judge`.
 _COULD_START = re.compile(
@@ -95,7 +99,7 @@ def request_start(data: bytes, at: int = 0, *, certain: bool = True) -> Start | 
         client_id = text.decode()
     except UnicodeDecodeError:
         return Verdict.NO
-    if not client_id.isprintable():
+    if not client_id.isprintable() and _CONTROL.search(client_id):
         return Verdict.NO
     if len(text) < client_id_bytes:
         return Verdict.MORE

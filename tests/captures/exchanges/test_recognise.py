@@ -89,6 +89,19 @@ def test_a_connection_whose_client_ids_the_snap_length_cuts_is_told():
     assert not any("not Kafka" in line for line in quality.lines())
 
 
+@pytest.mark.parametrize("client_id", ["my\xa0app", "app\u200b1", "evil\u202egnp", "\ue000", "\x85"])
+def test_a_client_id_may_have_spaces_and_marks_that_are_not_printable(client_id):
+    """Of one copied from a web page, say: a non-breaking space; also of one that hides."""
+    talk = Talk()
+    for number in range(30):
+        talk.ask(METADATA, 12, number, client_id)
+        talk.answer(wire.MetadataResponse(), 12, number)
+    messages, quality = talk.decode()
+    assert (len(messages), quality.other_connections, {m.client_id for m in messages[::2]}) == (60, {}, {client_id})
+    messages, quality = talk.decode(lambda number: number not in (1, 2, 3, 4, 14, 15, 22))
+    assert (len(messages) > 50, quality.other_connections) == (True, {})
+
+
 def test_a_connection_without_data_is_nothing():
     talk = Talk()
     talk.tap.close()
