@@ -27,8 +27,11 @@ MAX_SHOWN = 40
 #: Items of a list in a cell.
 MAX_CELL = 8
 
-#: Characters that HTML does not allow; names of topics and clients may hold any.
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+#: Characters that HTML does not allow, and marks that turn the direction of what follows or hide in a name; names of
+#: topics and clients may hold any.
+_CONTROL_CHARACTERS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
 
 #: The packets that a finding names at its end.
 _PACKETS = re.compile(r" \(packets? [0-9][0-9, ]*(and [0-9]+ more)?\)(?=\.$)")
@@ -144,7 +147,7 @@ def environment() -> jinja2.Environment:
 
 def escaped(page: str) -> str:
     """The page without control characters."""
-    return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", page)
+    return _CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], page)
 
 
 def _links(places: Sequence[Place], anchors: Mapping[Place, str]) -> Markup:

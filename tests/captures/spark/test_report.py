@@ -340,11 +340,12 @@ def test_nothing_can_be_printed_too():
 
 
 def test_control_characters_of_names_are_written_out():
-    change_of_leader = dataclasses.replace(FULL.leadership[0], topic="evil\x1b[31m\x00")
+    change_of_leader = dataclasses.replace(FULL.leadership[0], topic="evil\x1b[31m\x00\u202egnp\u2066")
     page = render(dataclasses.replace(FULL, tables={**FULL.tables, "leadership": (change_of_leader,)}))
     assert "\x1b" not in page
     assert "\x00" not in page
-    assert "evil\\x1b[31m\\x00" in page
+    assert "evil\\x1b[31m\\x00\\u202egnp\\u2066" in page
+    assert not re.search("[\u200b-\u200f\u202a-\u202e\u2066-\u2069]", page)
 
 
 def test_all_packets_of_findings_and_tables_lead_to_the_evidence():
