@@ -33,8 +33,8 @@ TABLE = Table(
         Column(
             "gap_ms",
             pa.float64(),
-            "longest time between two good responses, or from the last good one to the last request "
-            "of the client, of any API",
+            "longest time between two good responses, or from the last good one to the last request that got "
+            "no response; of Fetch, to the client's last request of any API",
         ),
         Column("gap_time", TIME, "when that gap began"),
         *SPAN,
@@ -71,13 +71,15 @@ def run(of: Frames) -> DataFrame:
         f.max("latency_ms").alias("max_ms"),
         f.min("time").alias("first_time"),
         f.max("time").alias("last_time"),
+        f.max(f.when(f.expr("answered and response_time is null"), f.col("time"))).alias("last_lost"),
         f.max(f.when(f.expr(good), f.struct("response_time", place.alias("place")))).alias("last_good"),
     )
-    # one that looks for its coordinator, say, is still there, though it asks for no records
+    # a consumer that looks for its coordinator is still there, though it asks for no records; a producer may be idle
     seen = f.max("last_time").over(Window.partitionBy("client_id", "client"))
-    counted = counted.withColumn("seen", seen).where(_APIS)
+    counted = counted.withColumn("until", f.when(f.col("api") == "Fetch", seen).otherwise(f.col("last_lost")))
+    counted = counted.where(_APIS)
     open_gap = f.struct(
-        milliseconds("last_good.response_time", "seen").alias("gap_ms"),
+        milliseconds("last_good.response_time", "until").alias("gap_ms"),
         f.col("last_good.response_time").alias("before"), f.col("last_good.place").alias("place_before"),
         f.lit(None).cast("struct<packet: bigint, file: string>").alias("place"),
     )  # fmt: skip
@@ -110,7 +112,7 @@ def findings(found: Results) -> Iterator[Finding]:
             text += f"; answered after up to {duration(row.max_ms)} (median {duration(row.p50_ms)})"
         if row.gap_ms is not None:
             text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
-            text += " to its last request" if is_open(row) else ""
+            text += " until its last request" if is_open(row) else ""
         if errors := _errors(found, row):
             text += f". Errors: {errors}"
         text += f" ({packets(row.packets)})" if row.packets else ""

@@ -366,12 +366,16 @@ def test_a_consumer_that_looks_for_its_coordinator_until_the_end_gets_no_records
     looks = {"is_control": False, "client_id": "c", "client": "a", "api": "FindCoordinator", "response_time": 30}
     (row,) = run("clients", of(spark, [*given, {**looks, "time": 9}, {**looks, "time": 29, "client": "b"}]))
     assert (row.api, row.gap_ms, row.packets, row.requests) == ("Fetch", 6900, [2], 2)
+    idle = [{**each, "api": "Produce"} for each in given]
+    (row,) = run("clients", of(spark, [*idle, {**looks, "api": "Metadata", "time": 9}]))
+    assert (row.api, row.gap_ms, row.packets) == ("Produce", 1000, [1, 2])
 
 
 def test_a_gap_that_lasts_until_the_end_is_said_to():
     lost = client("c", 3, 6900, unanswered=1, requests=9, connections=1, packets=(2,))
     (told,) = ANALYSES["clients"].findings(found(clients=[lost]))
-    assert "longest time without a good response 6.90 s, from 02:45:03.000 to its last request (packet 2)." in told.text
+    expected = "longest time without a good response 6.90 s, from 02:45:03.000 until its last request (packet 2)."
+    assert expected in told.text
 
 
 def test_a_producer_that_waited_has_suffered_although_nothing_failed():
