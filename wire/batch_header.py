@@ -111,16 +111,18 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _DELETE_HORIZON)
 
 
-def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader | None:
+def read_header(data: bytes | memoryview, at: int = 0, *, is_stored: bool = False) -> BatchHeader | None:
     """The header at ``at``; None if the data end before it does.
 
-    Raises CorruptRecord for a length below the format's minimum, and for an unknown magic (rule B3.70).
+    Raises CorruptRecord for a length below the format's minimum, and for an unknown magic (rule B3.70). What
+    ``is_stored`` is only passed on the way to another batch: its length need not be below that of the smallest format,
+    and an unknown magic is read as 2 (rule B6.34).
     """
     rest = len(data) - at
     if rest <= _MAGIC_AT:
         return None
     magic = data[at + _MAGIC_AT]
-    if magic == 2:
+    if magic == 2 or (is_stored and magic > 2):
         if rest < BATCH_HEADER_BYTES:
             return None
         header = _new(BatchHeader, HEADER.unpack_from(data, at))
@@ -138,7 +140,7 @@ def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader | None:
         )  # fmt: skip
     else:
         raise errors.CorruptRecord(f"batch at byte {at}: unknown magic {magic}")
-    if header.size < least:
+    if header.size < (MIN_BYTES if is_stored else least):
         raise errors.CorruptRecord(
             f"batch at byte {at}: {header.size} bytes are below the minimum of magic {magic}, {least}"
         )
@@ -178,7 +180,7 @@ def begins_transactional(data: bytes | memoryview) -> bool:
 
 def check_crc(batch: memoryview, header: BatchHeader) -> None:
     """``batch`` is exactly one. Raises CorruptRecord."""
-    found = crc32c(batch[CRC_FROM:]) if header.magic == 2 else zlib.crc32(batch[_LEGACY_CRC_FROM:])
+    found = crc32c(batch[CRC_FROM:]) if header.magic >= 2 else zlib.crc32(batch[_LEGACY_CRC_FROM:])
     if found != header.crc:
         raise errors.WrongChecksum(f"wrong CRC: computed {found:08x}, stored {header.crc:08x}")
 

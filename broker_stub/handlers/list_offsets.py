@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Container
 from typing import Final
 
@@ -34,8 +35,11 @@ from kce.wire import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kce.wire.errors import CorruptRecord
 from kce.wire.steps import STEP_MASK, Steps, finish
 from kce.wire.vocabulary import TopicPartition
+
+_log = logging.getLogger(__name__)
 
 #: the first version that knows each of these (rule B7.17)
 _SINCE: Final = {EARLIEST: 0, LATEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -136,6 +140,9 @@ def _answer(
         found = _find(partition, log, entry.timestamp, isolation)
     except ApiException as e:
         return _refused(entry, _code(e.code, version))
+    except CorruptRecord as e:
+        _log.error("offsets of %s-%d could not be looked up: %s", topic, entry.partition_index, e)
+        return _refused(entry, ErrorCode.CORRUPT_MESSAGE)
     return ListOffsetsPartitionResponse(
         partition_index=entry.partition_index,
         timestamp=found.timestamp,

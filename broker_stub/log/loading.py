@@ -127,8 +127,9 @@ class _Loader:
         offsets = [_offset(name, SWAP) for name in swaps]
         least, most = min(offsets), max(offsets)
         for name in swaps:
-            file = self._disk.open(f"{self._folder}/{name}")
-            most = max([most, *(place.header.last_offset for place in scan(file, file.size))])
+            path = f"{self._folder}/{name}"
+            file = self._disk.open(path)
+            most = max([most, *(place.header.last_offset for place in scan(file, path, file.size))])
         for name in names:
             parsed = parse_offset_name(name)
             if parsed and parsed[1] in SEGMENT_FILES and least <= parsed[0] <= most:

@@ -34,6 +34,7 @@ from kce.broker_stub.log.names import (
     REPLICATION_OFFSET_CHECKPOINT,
     parse_folder,
 )
+from kce.wire.errors import CorruptRecord
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class LogManager:
     async def load(self, failed: Mapping[str, OSError] | None = None) -> None:
         """Load every log; directories that have ``failed`` already are offline.
 
-        Raises BrokerFailure if a directory is locked, or has what no broker has made, or if none is left.
+        Raises BrokerFailure if a directory is locked, has what no broker has made or a damaged log, or if none is left.
         """
         for path, directory in zip(self._log_dirs, self.directories, strict=True):
             try:
@@ -137,15 +138,21 @@ class LogManager:
             partition = found.partition
             if found.kind is None and partition in self.logs:
                 raise BrokerFailure(f"{path} and {self.logs[partition].folder} are of the same partition: delete one")
-            loaded = Log(
-                directory,
-                partition,
-                self._config_of(partition.topic),
-                clean=directory.had_clean_shutdown,
-                log_start_offset=log_starts.get(partition, 0),
-                recovery_point=recovery_points.get(partition, 0),
-                folder=name if found.kind else None,
-            )
+            try:
+                loaded = Log(
+                    directory,
+                    partition,
+                    self._config_of(partition.topic),
+                    clean=directory.had_clean_shutdown,
+                    log_start_offset=log_starts.get(partition, 0),
+                    recovery_point=recovery_points.get(partition, 0),
+                    folder=name if found.kind else None,
+                )
+            except CorruptRecord as e:  # rule B6.34
+                raise BrokerFailure(
+                    f"{path} is damaged, although the broker was shut down cleanly: {e}. "
+                    "The next start recovers it: what is behind the damage is cut off"
+                ) from e
             loaded.set_high_watermark(high_watermarks.get(partition, 0))  # rule B5.31
             if found.kind:
                 self.future.loaded(loaded)

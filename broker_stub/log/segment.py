@@ -38,14 +38,20 @@ class Place(NamedTuple):
     header: BatchHeader
 
 
-def scan(file: File, size: int, position: int = 0) -> Iterator[Place]:
-    """The complete batches of a file, of which ``size`` bytes are valid. Raises CorruptRecord, OSError."""
+def scan(file: File, name: object, size: int, position: int = 0) -> Iterator[Place]:
+    """The complete batches of a file, of which ``size`` bytes are valid. Raises CorruptRecord, OSError (rule B6.34).
+
+    ``name``: of the file, for errors.
+    """
     data: Buffer = b""
     start = position
     while True:
         if position + BATCH_HEADER_BYTES > start + len(data) < size:
             data, start = file.read(position, min(_SCAN_BYTES, size - position)), position
-        header = read_header(data, position - start)
+        try:
+            header = read_header(data, position - start, is_stored=True)
+        except CorruptRecord as e:
+            raise CorruptRecord(f"{name}, from byte {start} on: {e}") from None
         if header is None or position + header.size > size:
             return
         yield Place(position, header)
@@ -283,6 +289,8 @@ class Segment:
         try:
             for place in self.scan(0):
                 header = place.header
+                if header.magic >= 2 and header.size < BATCH_HEADER_BYTES:
+                    return
                 batch = memoryview(self._file.read(place.position, header.size))
                 check_crc(batch, header)
                 if header.last_offset <= last_offset or not self.can_hold(header.last_offset):
@@ -366,7 +374,7 @@ class Segment:
 
     def scan(self, position: int) -> Iterator[Place]:
         """The complete batches from a position on, at which one begins. Raises CorruptRecord."""
-        return scan(self._file, self.size, position)
+        return scan(self._file, self, self.size, position)
 
     def find(self, offset: int, position: int = 0) -> Place | None:
         """Find the first batch whose last offset is at least ``offset``; start at or after ``position``."""

@@ -33,6 +33,7 @@ from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Rea
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.broker_stub.topic_stats import BrokerTopicStats
 from kce.wire import ErrorCode
+from kce.wire.errors import CorruptRecord
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -288,6 +289,10 @@ class DataPlane:
                 found = error_read(e)
                 if e.code not in _ORDINARY_OF_FETCH:
                     self.stats.of(fetch.partition.topic).failed_fetches += 1
+            except CorruptRecord as e:
+                log.error("%s could not be read: %s", fetch.partition, e)
+                self.stats.of(fetch.partition.topic).failed_fetches += 1
+                found = Read(ErrorCode.CORRUPT_MESSAGE)
             except Exception:  # rule B4.23
                 log.exception("%s could not be read", fetch.partition)
                 self.stats.of(fetch.partition.topic).failed_fetches += 1

@@ -14,6 +14,7 @@ from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.snapshots import read_snapshot
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec
+from kce.wire.errors import CorruptRecord
 from tests.broker_stub.log.support import (
     FOLDER,
     NOW_MS,
@@ -118,7 +119,7 @@ def test_a_rebuilt_index_survives_a_crash() -> None:
     assert files(context) == expected
 
 
-@pytest.mark.parametrize("at", [1, 8, 16, 17, 30, 58, 61, ONE - 1, ONE])
+@pytest.mark.parametrize("at", [1, 8, 17, 30, 58, 61, ONE - 1, ONE])
 def test_a_damaged_batch_is_the_end_of_the_log(at: int) -> None:
     """Rule B6.27: the later segments go, too."""
     context = Context()
@@ -136,6 +137,37 @@ def test_a_damaged_batch_is_the_end_of_the_log(at: int) -> None:
     assert values(log)[-1] == (end, b"z")
     log.close()
     assert reopened(context, clean=True).log_end_offset == end + 1
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_an_unknown_magic_is_passed_over(clean: bool) -> None:
+    """Rule B6.34: the checksum does not cover it, and who reads it is told by it."""
+    context = Context()
+    filled(context).close()
+    path = f"{FOLDER}/00000000000000000010.log"
+    content = bytearray(context.disk.read(path) or b"")
+    content[16] = 9
+    context.disk.write(path, bytes(content))
+    log = reopened(context, clean=clean)
+    assert log.log_end_offset == 12
+    assert log.locate(11).position == ONE
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_size_that_only_the_smallest_format_has(clean: bool) -> None:
+    """Rule B6.34: it is taken for what it says, until the log is recovered."""
+    context = Context()
+    filled(context, 10).close()
+    path = f"{FOLDER}/00000000000000000005.log"
+    content = bytearray(context.disk.read(path) or b"")
+    del content[2 * ONE + 26 :]
+    content[2 * ONE + 8 : 2 * ONE + 12] = (14).to_bytes(4)
+    content += bytes(100)
+    context.disk.write(path, bytes(content))
+    if clean:
+        with pytest.raises(CorruptRecord, match=f"byte {2 * ONE + 26}"):
+            reopened(context, clean=True)
+    assert reopened(context).log_end_offset == 7
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, ONE - 1, ONE + 1, 2 * ONE - 1])

@@ -110,6 +110,28 @@ async def test_other_folders_are_refused(disk: MemoryDisk, name: str) -> None:
         await manager(disk).load()
 
 
+async def test_a_damaged_log_ends_the_start_after_a_clean_end_and_is_then_recovered(disk: MemoryDisk) -> None:
+    """Rule B6.34."""
+    logs = manager(disk)
+    await logs.load()
+    log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    for _ in range(3):
+        append(log, b"x")
+    logs.close(broker_epoch=1)
+    path = "/l/a-0/00000000000000000000.log"
+    content = bytearray(disk.read(path) or b"")
+    one = len(content) // 3
+    content[one + 8 : one + 12] = bytes(4)  # the size
+    disk.write(path, bytes(content))
+    logs = manager(disk)
+    with pytest.raises(BrokerFailure, match=rf"/l/a-0 is damaged, .*: <segment 0, .*byte {one}: .* recovers it"):
+        await logs.load()
+    logs.abandon()
+    logs = manager(disk)
+    await logs.load()
+    assert values(logs.logs[A0]) == [(0, b"x")]
+
+
 async def test_a_partition_is_in_one_directory(disk: MemoryDisk) -> None:
     for path in ("/l/a-0", "/m/a-0"):
         disk.make_folder(path)

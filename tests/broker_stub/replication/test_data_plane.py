@@ -23,7 +23,7 @@ from kce.broker_stub.replication.fetcher_manager import fetcher_id
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
-from tests.broker_stub.log.support import marker, produced
+from tests.broker_stub.log.support import NOW_MS, marker, produced
 from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
 from tests.broker_stub.support import ID_A, ID_B, lai_state, leader_and_isr, stop_replica, umr_state, update_metadata
 
@@ -413,6 +413,27 @@ async def test_offsets_by_time() -> None:
         for version, code in ((9, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)):
             assert (await offset(-1, version=version))[0] == code
             assert (await offset(400, version=version))[0] == code
+
+
+async def test_what_is_damaged_in_a_log(caplog: pytest.LogCaptureFixture) -> None:  # rules B4.23, B6.34
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        for i in range(3):
+            await node.produce(batch(b"x", timestamp=NOW_MS + i))
+        file = node.disk.open("/logs/a-0/00000000000000000000.log")
+        content = bytearray(file.read(0, file.size))
+        one = len(content) // 3
+        content[one + 8 : one + 12] = bytes(4)  # the size
+        file.truncate(0)
+        file.append(content)
+        assert (await node.fetch(1)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert [record.levelname for record in caplog.records if "a-0 could not be read" in record.message] == ["ERROR"]
+        assert f"byte {one}" in caplog.text
+        assert (await node.fetch(0)).error_code == 0
+        entry = wire.ListOffsetsPartition(partition_index=0, timestamp=NOW_MS + 1)
+        topics = (wire.ListOffsetsTopic(name="a", partitions=(entry,)),)
+        answer = await node.ask(wire.ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
 
 
 async def test_only_the_leader_says_where_an_epoch_ends() -> None:
