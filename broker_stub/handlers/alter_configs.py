@@ -37,7 +37,7 @@ from kce.broker_stub.security.operations import Operation
 from kce.wire import AlterConfigsRequest, AlterConfigsResponse, ErrorCode
 from kce.wire import AlterConfigsRequestAlterConfigsResource as RequestResource
 from kce.wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
-from kce.wire.configuration import ConfigError
+from kce.wire.configuration import ConfigError, whole_number
 from kce.wire.steps import STEP_MASK
 from kce.zookeeper.znodes import DEFAULT_ENTITY
 
@@ -166,7 +166,8 @@ def _entity(resource: Resource, services: Services) -> tuple[str, str]:
     if resource.type == BROKER:
         if resource.name:
             _check_broker(resource, services)
-        return "brokers", resource.name or DEFAULT_ENTITY
+            return "brokers", str(services.config.broker_id)
+        return "brokers", DEFAULT_ENTITY
     raise InvalidRequest("AlterConfigs is only supported for topics and brokers, but resource type is CLIENT_METRICS")
 
 
@@ -181,10 +182,10 @@ def _check(resource: Resource, changes: Sequence[Change], *, times: int, replace
 
 def _check_broker(resource: Resource, services: Services) -> None:
     """Raises InvalidRequest."""
-    own = str(services.config.broker_id)
-    if not resource.name.removeprefix("-").isdecimal():
+    own, named = services.config.broker_id, whole_number(resource.name)
+    if named is None:
         raise InvalidRequest(f"Node id must be an integer, but it is: {resource.name}")
-    if resource.name != own:
+    if named != own:
         raise InvalidRequest(f"Unexpected broker id, expected {own}, but received {resource.name}")
 
 

@@ -30,6 +30,7 @@ from kce.wire import (
     DescribeConfigsSynonym,
     ErrorCode,
 )
+from kce.wire.configuration import whole_number
 from kce.wire.steps import STEP_MASK
 from kce.wire.vocabulary import is_valid_topic_name, topic_name_problem
 from kce.zookeeper.znodes import DEFAULT_ENTITY
@@ -94,14 +95,13 @@ async def _describe(
             return _refusal(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         found = topic_entries(await services.admin.config("topics", name), broker)
     elif resource.resource_type == BROKER:
-        if name not in ("", str(services.config.broker_id)):
-            own = services.config.broker_id
-            why = f"Unexpected broker id, expected {own} or empty string, but received {name}"
+        why = _broker_problem(name, services, " or empty string,") if name else ""
+        if why:
             return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
         found = broker_entries(broker) if name else dynamic_default_entries(broker)
     elif resource.resource_type == BROKER_LOGGER:
-        if name != str(services.config.broker_id):
-            why = f"Unexpected broker id, expected {services.config.broker_id} but received {name}"
+        why = _broker_problem(name, services, "") if name else "Broker id must not be empty"
+        if why:
             return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
         found = (
             ConfigEntry(logger, level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, UNKNOWN_TYPE, False, False)
@@ -139,6 +139,14 @@ def _results(
                 config_type=entry.type,
                 documentation=None,
             )
+
+
+def _broker_problem(name: str, services: Services, alternative: str) -> str:
+    """Why the name is not that of this broker, which may be written as Java reads numbers: 01, +1."""
+    own, named = services.config.broker_id, whole_number(name)
+    if named is None:
+        return f"Broker id must be an integer, but it is: {name}"
+    return "" if named == own else f"Unexpected broker id, expected {own}{alternative} but received {name}"
 
 
 def _refusal(resource: DescribeConfigsResource, error: ErrorCode, why: str | None = None) -> DescribeConfigsResult:

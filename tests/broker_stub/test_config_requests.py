@@ -139,6 +139,17 @@ async def test_a_store_error_fails_only_its_resource(node: Node, monkeypatch: py
     ]
 
 
+@pytest.mark.parametrize("name", ["1", "01", "+1"])
+async def test_a_broker_is_named_by_any_text_of_its_number(node: Node, name: str) -> None:  # rule B7.27
+    change = alter(4, name, log_cleaner_threads="2")
+    (altered,) = (await node.ask(wire.AlterConfigsRequest(resources=(change,)), 2)).responses
+    assert (altered.error_code, altered.resource_name) == (0, name)
+    assert await node.services.admin.config("brokers", "1") == {"log.cleaner.threads": "2"}
+    for kind in (4, 8):
+        (described,) = (await node.ask(wire.DescribeConfigsRequest(resources=(resource(kind, name),)), 4)).results
+        assert (described.error_code, described.resource_name) == (0, name)
+
+
 async def test_resources_that_are_no_topics(node: Node) -> None:  # rules B7.27 to B7.29
     only = "Unknown resource type "
     unexpected, integer = "Unexpected broker id, expected 1, but received ", "Node id must be an integer, but it is: "
@@ -149,6 +160,8 @@ async def test_resources_that_are_no_topics(node: Node) -> None:  # rules B7.27 
         (8, "", invalid, only + logger, invalid, integer),
         (4, "x", invalid, integer + "x", invalid, integer + "x"),
         (4, "-7", invalid, unexpected + "-7", invalid, unexpected + "-7"),
+        (4, " 1", invalid, integer + " 1", invalid, integer + " 1"),
+        (4, "4294967297", invalid, integer + "4294967297", invalid, integer + "4294967297"),
         (4, "1", ErrorCode.NONE, None, ErrorCode.NONE, None),
         (4, "", ErrorCode.NONE, None, ErrorCode.NONE, None),
         (0, "y", invalid, only + "0", invalid, only + "0"),

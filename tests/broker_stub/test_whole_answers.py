@@ -696,6 +696,8 @@ async def test_described_settings() -> None:  # rules B7.25, B7.26
                 "Config type client-metrics is only supported on KRaft clusters",
             ),
             (16, "", ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"),
+            (4, "x", ErrorCode.INVALID_REQUEST, "Broker id must be an integer, but it is: x"),
+            (8, "", ErrorCode.INVALID_REQUEST, "Broker id must not be empty"),
             (8, "2", ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 but received 2"),
         ):
             assert await ask(kind, name) == (

@@ -26,6 +26,7 @@ from kce.wire.configuration.definitions import (
     Support,
     TopicConfigDef,
     list_of,
+    whole_number,
 )
 from kce.wire.configuration.properties import Properties
 from kce.wire.configuration.topic_configs import TOPIC_CONFIGS, check_topic_config
@@ -49,4 +50,5 @@ __all__ = [
     "check_topic_config",
     "list_of",
     "nearest",
+    "whole_number",
 ]

@@ -223,6 +223,13 @@ def _parse(kind: ConfigType, text: str) -> Value:
     return text
 
 
+def whole_number(text: str) -> int | None:
+    """As Java's Integer.parseInt reads it; None for what it refuses."""
+    value = int(text) if _WHOLE.fullmatch(text) else None
+    most = LARGEST[ConfigType.INT]
+    return value if value is not None and -most - 1 <= value <= most else None
+
+
 def _double(value: float) -> str:
     """As Java writes it."""
     text = repr(value)
