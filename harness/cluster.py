@@ -285,6 +285,7 @@ class Cluster(Interventions, Topics):
     async def start(self, node_id: int) -> None:
         """Start a stopped node on its old ports, as soon as its old registration is gone from ZooKeeper."""
         member = self.member(node_id)
+        member.check_can_start()
         await self.wait_until(lambda: self._is_unregistered(node_id), f"broker {node_id} to be gone from ZooKeeper")
         await member.start()
 
@@ -386,10 +387,11 @@ class Cluster(Interventions, Topics):
         with suppress(BadZNode):  # somebody has broken it: the newest epoch is the newest that is seen
             if (epoch := await self.zk.get_controller_epoch()) is not None:
                 rule.newest[CONTROLLER] = int(epoch[0])
-        number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
+        number = max(self._rule_numbers.values(), default=0) + 1
         if isinstance(self._world, MemoryClusterWorld):
             rule.use_seed_of_run(f"{self._world.seed}/rule {number}")
         self.links.add(rule)
+        self._rule_numbers[rule] = number
         for process in self._processes():
             await process.add_rule(number, {"fields": fields, "newest": rule.newest})
 

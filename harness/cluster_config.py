@@ -44,6 +44,12 @@ class ClusterConfig:
         for node_id in self.nodes:
             if node_id not in self.node_ids:
                 raise HarnessError(f"nodes={{{node_id}: ...}}: there is no node {node_id} in {list(self.node_ids)}")
+        for properties in (self.properties, *self.nodes.values()):
+            for name, value in properties.items():
+                if value is not None and not isinstance(value, str):
+                    raise HarnessError(f"{name}={value!r}: a property is a text, as in a file, or None")
+        if self.node_ids and self.node_ids.start < 0:
+            raise HarnessError(f"first_id={self.node_ids.start}: a broker id is 0 or more")
         warnings: dict[str, None] = {}
         advertised: dict[str, int] = {}
         for node_id in self.node_ids:

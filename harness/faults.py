@@ -371,13 +371,15 @@ class TakesRules(Protocol):
 async def applied(target: TakesRules, rules: Sequence[Rule], *, must_fire: bool) -> AsyncIterator[Rule]:
     """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError that
     shows what came instead, unless ``must_fire`` is False."""
-    for each in rules:
-        await target.add_rule(each)
+    added = []
     try:
+        for each in rules:
+            await target.add_rule(each)
+            added.append(each)
         yield rules[0]
     finally:
         with trio.CancelScope(shield=True):
-            for each in rules:
+            for each in added:
                 await target.remove_rule(each)
     for each in rules:
         if must_fire and not each.fired:

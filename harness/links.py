@@ -215,7 +215,12 @@ class Links:
         return bool(self._listeners)
 
     def add(self, rule: Interceptor) -> None:
-        """Apply the rule to frames from now on, after the rules that were added earlier."""
+        """Apply the rule to frames from now on, after the rules that were added earlier.
+
+        Raises HarnessError for one that is among them: its counts would be those of both.
+        """
+        if rule in self._rules:
+            raise HarnessError("this rule is applied already: make another one")
         self._rules.append(rule)
         self._changed()
 

@@ -51,6 +51,11 @@ class Member(ABC):
     def pid(self) -> int | None:
         return None
 
+    def check_can_start(self) -> None:
+        """Raises HarnessError for a node that runs, be it paused."""
+        if self.state != "stopped":
+            raise HarnessError(f"node {self.id} is {self.state if self.state == 'paused' else 'running already'}")
+
     @abstractmethod
     async def start(self) -> None:
         """Return when the node serves. Raises HarnessError with the error of a node that does not start."""
@@ -160,8 +165,7 @@ class InProcessMember(Member):
         return self.node
 
     async def start(self) -> None:
-        if not self._ended.is_set():
-            raise HarnessError(f"node {self.id} is running already")
+        self.check_can_start()
         node = Node(self.properties, world=self._world, links=self._links, record=self._record())
         node.lags = self.lags
         ended = trio.Event()

@@ -74,8 +74,7 @@ class ProcessMember(Member):
         return self._process
 
     async def start(self) -> None:
-        if self.state != "stopped":
-            raise HarnessError(f"node {self.id} is running already")
+        self.check_can_start()
         self._log_folder.mkdir(exist_ok=True)
         with self.log_path.open("ab") as log:
             process = await trio.lowlevel.open_process(

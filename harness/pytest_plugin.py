@@ -233,7 +233,8 @@ def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) 
 class Artifacts:
     """The folder of a test. It is removed unless the test fails."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, fixture: str, folder: Path) -> None:
+        self.fixture = fixture
         self.folder = folder
         self.recording = folder / "traffic.pcapng"
         self.trace = folder / "trace.jsonl"
@@ -272,7 +273,7 @@ def _kept_on_failure(request: pytest.FixtureRequest, node: Any) -> Iterator[Arti
     else:
         factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
         folder = factory.mktemp(name)
-    artifacts = node.stash[_artifacts] = Artifacts(folder)
+    artifacts = node.stash[_artifacts] = Artifacts(request.fixturename or FIXTURE, folder)
     failed_before = request.session.testsfailed
     with _log_to(artifacts.log):
         yield artifacts
@@ -310,7 +311,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         return
     for node in item.listchain():
         artifacts = node.stash.get(_artifacts, None)
-        if artifacts is not None:
+        if artifacts is not None and artifacts.fixture in _fixtures_of(item):
             node.stash[_failed] = True
             if text := artifacts.report():
                 report.sections.append(("kafka_cluster", text))
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    """Also those that it takes with ``getfixturevalue``: its module may have a cluster that it does not use."""
+    request = getattr(item, "_request", None)
+    return getattr(item, "fixturenames", []) if request is None else request.fixturenames

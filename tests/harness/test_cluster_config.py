@@ -15,9 +15,8 @@ from kce.wire.configuration import ConfigError
 def cluster_config(properties: dict[str, str | None] | None = None, **others: Any) -> ClusterConfig:
     """Nodes 5 and 6."""
     fields: dict[str, Any] = dict.fromkeys(("zookeeper_port", "control_port", "data_port", "metrics_port"))
-    return ClusterConfig(
-        node_ids=range(5, 7), processes=False, properties=properties or {}, log_level="INFO", **{**fields, **others}
-    )
+    fields |= {"node_ids": range(5, 7), "processes": False, "log_level": "INFO", **others}
+    return ClusterConfig(properties=properties or {}, **fields)
 
 
 def test_ports_count_up_by_node() -> None:
@@ -65,6 +64,9 @@ def test_properties_of_one_node() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        ({"properties": {"num.io.threads": 3}}, r"num\.io\.threads=3: a property is a text"),
+        ({"nodes": {5: {"delete.topic.enable": True}}}, r"delete\.topic\.enable=True: a property is a text"),
+        ({"node_ids": range(-1, 2)}, "first_id=-1: a broker id is 0 or more"),
         ({"nodes": {9: {}}}, r"there is no node 9 in \[5, 6\]"),
         ({"properties": {"security.providers": "A"}}, r"security\.providers=A: this protection does not exist here"),
         (

@@ -330,6 +330,19 @@ async def test_a_rule_that_does_not_fire_fails_with_what_came_instead() -> None:
             pass
 
 
+async def test_a_rule_is_applied_once_at_a_time() -> None:
+    async with Cluster(1, world=memory(seed=1), properties=FAST) as cluster:
+        rule, other = Rule(api="StopReplica", drop=True), Rule(api="LeaderAndIsr", drop=True)
+        async with cluster.faults(rule, must_fire=False):
+            with pytest.raises(HarnessError, match="applied already"):
+                async with cluster.faults(other, rule):
+                    raise AssertionError
+            assert cluster.links.rules == (rule,)
+        async with cluster.faults(rule, other, must_fire=False):
+            pass
+        assert not cluster.links.rules
+
+
 async def test_a_rule_without_a_seed_has_that_of_the_run() -> None:
     async def chosen(run: int, seed: int | None) -> list[int]:
         """Which of the first frames a rule with a probability chooses."""

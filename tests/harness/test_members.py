@@ -21,6 +21,12 @@ async def test_a_member_in_this_process_starts_stops_and_keeps_its_ports() -> No
         assert (member.state, member.pid) == ("running", None)
         with pytest.raises(HarnessError, match="node 1 is running already"):
             await member.start()
+        with pytest.raises(HarnessError, match="node 1 is running already"):
+            await cluster.start(1)
+        await cluster.pause(1)
+        with pytest.raises(HarnessError, match="node 1 is paused"):
+            await cluster.start(1)
+        await cluster.resume(1)
         addresses = member.addresses
         await member.stop()
         assert member.state == "stopped"

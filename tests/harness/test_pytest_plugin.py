@@ -187,6 +187,29 @@ async def test_unrecorded(kafka_cluster):
     ]  # fmt: skip
 
 
+def test_a_failed_test_is_not_told_of_a_cluster_that_it_does_not_use(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+def test_shared(kafka_cluster_module):
+    pass
+
+def test_without():
+    assert False
+
+async def test_own(kafka_cluster):
+    assert False
+
+def test_late(request):
+    request.getfixturevalue("kafka_cluster_session")
+    assert False
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory", "--kafka-artifacts=kept")
+    result.assert_outcomes(passed=1, failed=3)
+    told = re.findall(r"^recording +(\S+)", result.stdout.str(), re.MULTILINE)
+    assert sorted(name.split("/")[-2].rpartition("test_")[2] for name in told) == ["own", "session"]
+
+
 @pytest.mark.slow
 def test_the_readme(pytester: pytest.Pytester) -> None:
     """Pasted into a new project, with a real ZooKeeper, also in parallel and in random order."""
