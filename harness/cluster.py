@@ -116,8 +116,7 @@ class Cluster(Interventions, Topics):
         #: every frame that passes, and rules for them
         self.links = Links(self._config.node_ids)
         #: every frame, for nodes in this process, or with ``history=True``
-        self.history = History(self.links)
-        self._keeps_history = not processes if history is None else history
+        self.history = History(self.links, is_kept=not processes if history is None else history)
         self.held: dict[Held, Rule] = {}
         self._rule_numbers: dict[Rule, int] = {}
         #: nodes whose log directories may have failed; listeners with a proxy; see `reset`
@@ -181,7 +180,7 @@ class Cluster(Interventions, Topics):
         for node_id in sorted(self.links.members):
             await self._add_member(node_id, tasks)
         self._report_frames(tasks)
-        if self._keeps_history:
+        if self.history.is_kept:
             stack.enter_context(self.links.listen(self.history.record))
         async with trio.open_nursery() as starting:
             for member in self._members.values():

@@ -19,6 +19,7 @@ MAX_EVENTS = 100_000
 #: events that an error message shows
 _SHOWN = 20
 WAIT_TIMEOUT_S = 60.0
+_NOT_KEPT = "no history is kept: with history=True it is, also of nodes in processes"
 
 
 class History:
@@ -28,7 +29,9 @@ class History:
     ``is_request`` these are requests; ``is_request=None`` selects both directions.
     """
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, *, is_kept: bool = True) -> None:
+        """Unless it ``is_kept``, it has no frames, and who selects some gets a HarnessError."""
+        self.is_kept = is_kept
         self._links = links
         self._events: deque[FrameEvent] = deque(maxlen=MAX_EVENTS)
         self._changed = trio.Event()
@@ -57,6 +60,7 @@ class History:
     def events(self, where: Callable[[wire.Message], bool] | None = None, **selection: Any) -> list[FrameEvent]:
         """The selected events. ``where`` gets the decoded message."""
         wanted = Selection(**selection)
+        self._check_kept()
         return [e for e in self if wanted.matches(e) and (where is None or where(e.message()))]
 
     def messages(self, where: Callable[[wire.Message], bool] | None = None, **selection: Any) -> list[wire.Message]:
@@ -75,6 +79,7 @@ class History:
         Raises HarnessError that shows what came instead.
         """
         wanted = Selection(**selection)
+        self._check_kept()
         found: list[FrameEvent] = []
         seen = 0
         with trio.move_on_after(timeout_s):
@@ -112,10 +117,14 @@ class History:
     def last_frames(self) -> str:
         """The last frames that passed, as text."""
         if not self._events:
-            return "no frame has passed"
+            return "no frame has passed" if self.is_kept else _NOT_KEPT
         last = tuple(self._events)[-_SHOWN:]
         lines = "\n  ".join(line(event) for event in last)
         return f"the last {len(last)} of {self.count} frames:\n  {lines}"
+
+    def _check_kept(self) -> None:
+        if not self.is_kept:
+            raise HarnessError(_NOT_KEPT)
 
     def trace(self, *, times: bool = True) -> Iterator[str]:
         """A line of JSON for each event. Without ``times`` two runs of the same seed give the same lines."""

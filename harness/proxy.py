@@ -85,8 +85,7 @@ class Proxy:
         self._record = record
         self._recorder: Recorder | None = None
         self.links = Links([UNKNOWN_BROKER])
-        self.history = History(self.links)
-        self._keeps_history = history
+        self.history = History(self.links, is_kept=history)
         self._fronts: dict[Address, _Front] = {}
         self._stack = AsyncExitStack()
 
@@ -100,7 +99,7 @@ class Proxy:
         return self
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        if self._keeps_history:
+        if self.history.is_kept:
             stack.enter_context(self.links.listen(self.history.record))
         self._tasks = await stack.enter_async_context(BackgroundTasks.running())
         if self._record is not None:

@@ -159,11 +159,11 @@ def _synchronous(arguments: dict[str, Any], artifacts: Artifacts) -> Iterator[Sy
 
     cluster = SyncCluster(**arguments)
     with cluster:
-        artifacts.has_started = True
+        artifacts.started(cluster)
         try:
             yield cluster
         finally:
-            artifacts.write_trace(cluster)
+            artifacts.write(cluster)
 
 
 def _managed(arguments: dict[str, Any], artifacts: Artifacts) -> Any:
@@ -176,11 +176,11 @@ async def _opened(arguments: dict[str, Any], artifacts: Artifacts) -> AsyncItera
     from kce.harness.cluster import Cluster
 
     async with Cluster(**arguments) as cluster:
-        artifacts.has_started = True
+        artifacts.started(cluster)
         try:
             yield cluster
         finally:
-            artifacts.write_trace(cluster)
+            artifacts.write(cluster)
 
 
 def _trio_fixture(function: Callable[[], AsyncIterator[Cluster]]) -> Any:
@@ -243,23 +243,45 @@ class Artifacts:
         self.keep = False
         #: a cluster that has started writes its recording and its trace when it ends, which is after the report
         self.has_started = False
+        self.is_traced = False
+        #: nodes in processes write logs of their own
+        self.logs: Path | None = None
         self.is_recorded = False
 
-    def write_trace(self, cluster: Cluster | SyncCluster) -> None:
-        cluster.history.write(self.trace)
+    def started(self, cluster: Cluster | SyncCluster) -> None:
+        self.has_started = True
+        self.is_traced = cluster.history.is_kept
+        if _logs(cluster) is not None:
+            self.logs = self.folder / "logs"
+
+    def write(self, cluster: Cluster | SyncCluster) -> None:
+        """What goes with the cluster when it ends."""
+        if self.is_traced:
+            cluster.history.write(self.trace)
+        logs = _logs(cluster)
+        if self.logs is not None and logs is not None:
+            shutil.copytree(logs, self.logs, dirs_exist_ok=True)
 
     def report(self) -> str:
         """Without what is not there: of a cluster that could not start, or that records elsewhere."""
         lines = []
         if self.is_recorded and (self.has_started or self.recording.exists()):
             lines.append(f"recording  {self.recording}    (kce decode {self.recording}; kce analyze {self.recording})")
-        if self.has_started:
+        if self.is_traced:
             lines.append(f"trace      {self.trace}    (each request and response as JSON)")
+        if self.logs is not None:
+            lines.append(f"logs       {self.logs}    (of each node)")
         if self.log.exists():
             lines.append(f"log        {self.log}")
         if self.seed is not None:
             lines.append(f"seed       {self.seed}    (--kafka-seed {self.seed} repeats the run)")
         return "\n".join(lines)
+
+
+def _logs(cluster: Cluster | SyncCluster) -> Path | None:
+    from kce.harness.sync_cluster import SyncCluster
+
+    return (cluster.cluster if isinstance(cluster, SyncCluster) else cluster).logs
 
 
 @contextmanager

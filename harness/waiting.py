@@ -47,8 +47,8 @@ class Waiting:
 
     @property
     def logs(self) -> Path | None:
-        """The folder of the nodes' logs; None in memory."""
-        return None if self.data is None else self.data / "logs"
+        """The folder of the nodes' logs; None for nodes in this process, whose logs are those of `logging`."""
+        return self.data / "logs" if self.data is not None and self._config.processes else None
 
     async def registered(self) -> set[int]:
         """Ids of the brokers that are registered in ZooKeeper."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+import kce
 from kce import wire
 from kce.harness import Cluster, HarnessError
 from kce.harness.world import memory
@@ -46,8 +47,13 @@ async def test_a_cluster_without_history() -> None:
         await cluster.create_topic("t")
         assert len(cluster.history) == 0
         assert not cluster.links.observed
-        with pytest.raises(HarnessError, match="no frame has passed"):
+        with pytest.raises(HarnessError, match="no history is kept"):
             await cluster.history.wait_for(api="LeaderAndIsr", timeout_s=1)
+        with pytest.raises(HarnessError, match="no history is kept"):
+            cluster.history.assert_none(api="LeaderAndIsr")
+        with pytest.raises(AssertionError, match="did not fire, of 0 frames that matched; no history is kept"):
+            async with cluster.faults(kce.Rule(api="LeaderAndIsr", drop=True)):
+                pass
 
 
 async def write_trace(path: Path, seed: int) -> None:

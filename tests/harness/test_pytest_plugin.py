@@ -211,6 +211,26 @@ def test_late(request):
 
 
 @pytest.mark.slow
+def test_a_failed_test_keeps_the_logs_of_nodes_in_processes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+import pytest
+
+@pytest.mark.kafka_cluster(brokers=1, processes=True)
+def test_fails(kafka_cluster):
+    kafka_cluster.history.assert_none(api="StopReplica")
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-artifacts=kept")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*HarnessError: no history is kept: with history=True*"])
+    told = re.findall(r"^(recording|trace|logs?) +(\S+)", result.stdout.str(), re.MULTILINE)
+    assert [name for name, _ in told] == ["recording", "logs"]
+    assert all(Path(path).exists() for _, path in told)
+    assert "node 1 is up" in Path(told[1][1], "node-1", "server.log").read_text()
+
+
+@pytest.mark.slow
 def test_the_readme(pytester: pytest.Pytester) -> None:
     """Pasted into a new project, with a real ZooKeeper, also in parallel and in random order."""
     pytester.makepyfile(README_TEST)
