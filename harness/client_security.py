@@ -38,7 +38,7 @@ class ClientSecurity:
         try:
             return cls.of(parse_properties(path.read_text(encoding="latin-1")))
         except (OSError, ConfigError) as e:
-            raise HarnessError(f"{path}: {e}") from None
+            raise HarnessError(f"{path}: {getattr(e, 'strerror', None) or e}") from None
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> ClientSecurity:

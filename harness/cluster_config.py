@@ -48,6 +48,8 @@ class ClusterConfig:
             for name, value in properties.items():
                 if value is not None and not isinstance(value, str):
                     raise HarnessError(f"{name}={value!r}: a property is a text, as in a file, or None")
+        if "broker.id" in self.properties and len(self.node_ids) > 1:
+            raise HarnessError(f"broker.id={self.properties['broker.id']}: each node has its own, from first_id on")
         if self.node_ids and self.node_ids.start < 0:
             raise HarnessError(f"first_id={self.node_ids.start}: a broker id is 0 or more")
         warnings: dict[str, None] = {}

@@ -16,6 +16,7 @@ from kce.harness import interrupts
 
 def main() -> int:
     """Run `kce` and return its exit code."""
+    interrupts.open_standard_streams()
     interrupts.exit_at_once()
     from kce.harness.cli import main
 

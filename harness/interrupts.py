@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: the exit code of a process that a signal has ended is this plus the signal's number, as in a shell
 EXIT_SIGNAL = 128
 LINE = "kce: interrupted"
+#: stderr
+_LAST_STANDARD_STREAM = 2
 #: how long child processes have to end after SIGTERM
 CHILDREN_TIMEOUT_S = 5.0
 _CLEAR_LINE_AND_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
@@ -97,6 +99,17 @@ def _exit(number: int, frame: FrameType | None) -> None:
         for folder in _to_remove:
             remove(folder)
         os._exit(EXIT_SIGNAL + number)
+
+
+def open_standard_streams() -> None:
+    """Those that are closed (`kce ... >&-`) lead nowhere: else the next file that is opened would take their place, and
+    get what is printed."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_STREAM:
+        os.set_inheritable(nowhere, True)
+    os.close(nowhere)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays
 
 
 def remove(folder: str) -> None:

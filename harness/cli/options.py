@@ -113,14 +113,21 @@ _OF_THE_CLUSTER = ("broker.id", "listeners", "advertised.listeners", "zookeeper.
 
 
 def node_settings(config: Path | None, settings: Iterable[str]) -> dict[str, str]:
-    """The properties of the file, without those that differ by node, and of the options. Raises HarnessError."""
+    """The properties of the file, without those that differ by node, and of the options.
+
+    Raises HarnessError for the file, UsageError for the options.
+    """
     found = {}
     if config is not None:
         found = properties_of_file(config)
         for key in _OF_THE_CLUSTER:
             if found.pop(key, None) is not None:
                 click.echo(f"kce: warning: {config}: {key} is ignored: each node gets its own", err=True)
-    return found | properties(settings)
+    given = properties(settings)
+    for key, instead in (("broker.id", "each node gets its own"), ("zookeeper.connect", "use --zookeeper")):
+        if key in given:
+            raise click.UsageError(f"--set {key}={given[key]}: {instead}")
+    return found | given
 
 
 def properties_of_file(config: Path) -> dict[str, str]:
@@ -131,7 +138,7 @@ def properties_of_file(config: Path) -> dict[str, str]:
     try:
         return parse_properties(config.read_text(encoding="latin-1"))
     except (OSError, ConfigError) as e:
-        raise HarnessError(f"{config} cannot be read: {e}") from None
+        raise HarnessError(f"{config} cannot be read: {getattr(e, 'strerror', None) or e}") from None
 
 
 def port_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int]:

@@ -29,6 +29,7 @@ from kce.harness.cli.options import (
     plain_console,
     settings_options,
 )
+from kce.harness.cli.serving import EXIT_SETTINGS
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.commands import ClusterTarget
@@ -132,8 +133,8 @@ def up(
 ) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C, SIGTERM or `kce down`.
 
-    The exit code is 0 then; it is 1 if the cluster cannot start, 2 for wrong usage. With --wait they run in the
-    background: 0 means that the cluster is ready.
+    The exit code is 0 then; it is 1 if the cluster cannot start, 2 for wrong usage and for a setting that cannot be.
+    With --wait they run in the background: 0 means that the cluster is ready.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
     controller role. Everything listens on 127.0.0.1. However this command ends, nothing is left running.
@@ -152,7 +153,11 @@ def up(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SettingWarning)
         properties = node_settings(config, settings)
-        cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties, users=users, **options)
+        try:
+            cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties, users=users, **options)
+        except HarnessError as e:
+            click.echo(f"kce: {e}", err=True)
+            return EXIT_SETTINGS
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):

@@ -66,6 +66,7 @@ def test_properties_of_one_node() -> None:
     [
         ({"properties": {"num.io.threads": 3}}, r"num\.io\.threads=3: a property is a text"),
         ({"nodes": {5: {"delete.topic.enable": True}}}, r"delete\.topic\.enable=True: a property is a text"),
+        ({"properties": {"broker.id": "5"}}, r"broker\.id=5: each node has its own, from first_id on"),
         ({"node_ids": range(-1, 2)}, "first_id=-1: a broker id is 0 or more"),
         ({"nodes": {9: {}}}, r"there is no node 9 in \[5, 6\]"),
         ({"properties": {"security.providers": "A"}}, r"security\.providers=A: this protection does not exist here"),

@@ -85,6 +85,20 @@ def test_a_full_disk_for_the_output_is_one_line(env: dict[str, str], arguments: 
     assert (done.returncode, done.stderr) == (1, "kce: cannot write: No space left on device\n")
 
 
+@pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="a device of POSIX")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_leads_nowhere(env: dict[str, str], closed: str, tmp_path: Path) -> None:
+    """Else the file that is written takes its place, and gets what is printed."""
+    trace = tmp_path / "trace.jsonl"
+    capture = tmp_path / "traffic.pcapng"
+    simulate = [*KCE, "simulate", "--seed", "1", "--steps", "1", "--trace", str(trace), "--record", str(capture)]
+    for command in (simulate, [*KCE, "decode", str(capture)]):
+        shell = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+        done = subprocess.run([*shell, *command], env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert all(line.startswith("{") for line in trace.read_text().splitlines())
+
+
 def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
     for arguments in (["kill", "1"], ["topic", "list"], ["describe"]):
         assert here(*arguments) == Output(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")

@@ -174,22 +174,32 @@ def test_settings_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     config.write_text("# of broker 7\nbroker.id=7\nnum.io.threads=3\nnum.partitions=2\n")
     assert node_settings(config, ["num.partitions=5"]) == {"num.io.threads": "3", "num.partitions": "5"}
     assert capsys.readouterr().err == f"kce: warning: {config}: broker.id is ignored: each node gets its own\n"
-    with pytest.raises(HarnessError, match="cannot be read"):
+    with pytest.raises(HarnessError, match=r"none cannot be read: No such file or directory$"):
         node_settings(tmp_path / "none", [])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "code", "error"),
     [
-        (["--set", "security.providers=A"], "kce: security.providers=A: this protection does not exist here: "),
-        (["--zookeeper", "127.0.0.1:1", "--set", "num.io.thread=4", "--set", "zookeeper.connection.timeout.ms=100"],
+        (["--set", "security.providers=A"], 2, "kce: security.providers=A: this protection does not exist here: "),
+        (["--set", "num.io.threads=x"], 2, "kce: num.io.threads=x: must be a whole number from 1 to 2147483647\n"),
+        (["--zookeeper", "127.0.0.1:1", "--set", "num.io.thread=4", "--set", "zookeeper.connection.timeout.ms=100"], 1,
          "kce: warning: num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?\n"),
     ],
 )  # fmt: skip
-def test_settings_that_have_no_effect_are_reported(arguments: list[str], error: str, here: Here) -> None:
+def test_settings_that_have_no_effect_are_reported(arguments: list[str], code: int, error: str, here: Here) -> None:
     failed = here("up", *arguments)
-    assert failed.code == 1
+    assert failed.code == code
     assert failed.err.startswith(error)
+
+
+def test_settings_of_the_cluster_are_no_settings_of_its_nodes(here: Here) -> None:
+    for setting, error in (
+        ("broker.id=5", "Error: --set broker.id=5: each node gets its own\n"),
+        ("zookeeper.connect=zk:2181", "Error: --set zookeeper.connect=zk:2181: use --zookeeper\n"),
+    ):
+        failed = here("up", "--zookeeper", "127.0.0.1:1", "--set", setting)
+        assert (failed.code, failed.err.endswith(error)) == (2, True)
 
 
 @pytest.mark.slow
