@@ -80,15 +80,8 @@ def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str
 
     Raises HarnessError.
     """
-    if ready_file is not None:
-        if not ready_file.exists() and (found := _called(str(ready_file))) is not None:
-            return found if or_proxy else _no_proxy(found)
-        try:
-            cluster: dict[str, Any] = json.loads(ready_file.read_text())
-        except OSError as e:
-            raise HarnessError(f"{ready_file} cannot be read: {e.strerror or e}") from None
-        except ValueError as e:
-            raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`: {e}") from None
+    if ready_file is not None:  # a name goes before a file or folder that is called the same
+        cluster = _called(str(ready_file)) or _described_by(ready_file)
         return cluster if or_proxy else _no_proxy(cluster)
     clusters = [cluster for cluster in running_clusters() if or_proxy or not _is_proxy(cluster)]
     if not clusters:
@@ -101,6 +94,21 @@ def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str
             "`kce up --name NAME`, the pid, or the file that `kce up --ready-file FILE` wrote"
         )
     return clusters[0]
+
+
+def _described_by(ready_file: Path) -> dict[str, Any]:
+    """Raises HarnessError."""
+    try:
+        cluster = json.loads(ready_file.read_text())
+    except FileNotFoundError:
+        raise HarnessError(f"no cluster of yours is called {ready_file}, and there is no such file") from None
+    except OSError as e:
+        raise HarnessError(f"{ready_file} cannot be read: {e.strerror or e}") from None
+    except ValueError as e:
+        raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`: {e}") from None
+    if not isinstance(cluster, dict) or not {"pid", "birth", "socket"} <= cluster.keys():
+        raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`")
+    return cluster
 
 
 def command(cluster: dict[str, Any], name: str, **arguments: Any) -> dict[str, Any]:

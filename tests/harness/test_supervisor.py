@@ -160,7 +160,7 @@ def test_clusters_that_died_are_removed_from_the_registry(folder: Path) -> None:
     assert (gone.exists(), reused.exists(), alive.exists()) == (False, False, True)
 
 
-def test_one_of_several_clusters_must_be_chosen(folder: Path) -> None:
+def test_one_of_several_clusters_must_be_chosen(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [entry(folder, os.getpid(), birth(os.getpid()), name) for name in ("a", "b")]
     paths[1].write_text(json.dumps({**json.loads(paths[1].read_text()), "name": "b"}))
     os.utime(paths[0], (1, 1))  # the latest comes first
@@ -168,8 +168,11 @@ def test_one_of_several_clusters_must_be_chosen(folder: Path) -> None:
         find_cluster(None)
     assert find_cluster(Path("b"))["zookeeper"] == "b"  # by its name
     assert find_cluster(Path(str(os.getpid())))["pid"] == os.getpid()  # by what messages call one without a name
-    with pytest.raises(HarnessError, match="c cannot be read"):
+    with pytest.raises(HarnessError, match="no cluster of yours is called c, and there is no such file"):
         find_cluster(Path("c"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "b").mkdir()
+    assert find_cluster(Path("b"))["zookeeper"] == "b"  # not the folder
     assert find_cluster(paths[0])["zookeeper"] == "a"
 
 

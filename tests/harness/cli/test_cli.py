@@ -104,4 +104,9 @@ def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
         assert here(*arguments) == Output(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")
     missing = here("kill", "1", "--cluster", str(tmp_path / "nope.json"))
     assert missing.code == 1
-    assert "nope.json cannot be read: No such file" in missing.err
+    assert f"no cluster of yours is called {tmp_path}/nope.json, and there is no such file" in missing.err
+    for content in ("{}", "[]", '"text"'):
+        (tmp_path / "other.json").write_text(content)
+        for command in (("kill", "1"), ("describe",), ("down",)):
+            other = here(*command, "--cluster", str(tmp_path / "other.json"))
+            assert (other.code, "other.json was not written by `kce up --ready-file`" in other.err) == (1, True)
