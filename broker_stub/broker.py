@@ -382,6 +382,10 @@ class Broker:
         self.socket_server.enable_request_processing()
         self.state = BrokerState.RUNNING
 
+    def hurry(self) -> None:
+        """Shut down without a controlled shutdown, also if one is going on."""
+        self._controlled_shutdown.give_up()
+
     async def shutdown(self, drain_seconds: float) -> None:
         """Do a controlled shutdown if the broker is running and has it enabled, then stop serving (rule B11.15).
 

@@ -26,17 +26,23 @@ class ControlledShutdown:
         self._dial = dial
         self._client: NodeClient | None = None
         self._connected_to: Endpoint | None = None
+        self._scope = trio.CancelScope()
+
+    def give_up(self) -> None:
+        """Make no further attempt, and wait for none."""
+        self._scope.cancel()
 
     async def run(self, broker_epoch: int) -> bool:
         """Whether the controller confirmed that this broker leads nothing. The shutdown continues either way."""
         request = ControlledShutdownRequest(broker_id=self._config.broker_id, broker_epoch=broker_epoch)
         try:
-            for attempt in range(1, self._config.controlled_shutdown_max_retries + 1):
-                if attempt > 1:
-                    await trio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
-                if await self._succeeds(request):
-                    log.info("controlled shutdown succeeded on attempt %d", attempt)
-                    return True
+            with self._scope:
+                for attempt in range(1, self._config.controlled_shutdown_max_retries + 1):
+                    if attempt > 1:
+                        await trio.sleep(self._config.controlled_shutdown_retry_backoff_ms / 1000)
+                    if await self._succeeds(request):
+                        log.info("controlled shutdown succeeded on attempt %d", attempt)
+                        return True
         finally:
             await self._close()
         log.warning("shutting down without a controlled shutdown: no attempt succeeded")

@@ -153,8 +153,16 @@ def _print_line() -> None:
     print(LINE, file=sys.stderr)
 
 
-def run(function: Callable[[*Args], Awaitable[T]], *args: *Args, on_signal: Callable[[], None] = _print_line) -> T:
-    """Run ``function`` as trio.run does. A signal cancels it and calls ``on_signal``; then `run` raises Interrupted."""
+def run(
+    function: Callable[[*Args], Awaitable[T]],
+    *args: *Args,
+    on_signal: Callable[[], None] = _print_line,
+    on_another: Callable[[], None] = lambda: None,
+) -> T:
+    """Run ``function`` as trio.run does. A signal cancels it and calls ``on_signal``; then `run` raises Interrupted.
+
+    ``on_another`` is called at each further signal, until the function has ended.
+    """
     import trio
 
     received: list[int] = []
@@ -164,19 +172,20 @@ def run(function: Callable[[*Args], Awaitable[T]], *args: *Args, on_signal: Call
         errors: list[Exception] = []
         with trio.open_signal_receiver(*_signals()) as signals:
             async with trio.open_nursery() as nursery:
+                scope = trio.CancelScope()
 
                 async def cancel_on_signal() -> None:
                     async for number in signals:
-                        if not received:
-                            on_signal()
+                        (on_another if received else on_signal)()
                         received.append(number)
-                        nursery.cancel_scope.cancel()
+                        scope.cancel()
 
                 nursery.start_soon(cancel_on_signal)
-                try:
-                    results.append(await function(*args))
-                except Exception as e:  # noqa: BLE001 - raised again outside the nursery, which would wrap it in a group
-                    errors.append(e)
+                with scope:
+                    try:
+                        results.append(await function(*args))
+                    except Exception as e:  # noqa: BLE001 - raised again outside the nursery, which would wrap it
+                        errors.append(e)
                 nursery.cancel_scope.cancel()
         if received and not results:
             raise Interrupted(received[0])

@@ -435,6 +435,11 @@ class Node:
             await self.controller.stopped.wait()
         self.cancel()
 
+    def hurry(self) -> None:
+        """Let a shutdown go on without the controlled one, which waits for others."""
+        if self.is_up:
+            self.broker.hurry()
+
     def cancel(self) -> None:
         """End now: only the session is still closed."""
         self._scope.cancel()

@@ -43,7 +43,8 @@ For a whole cluster with its ZooKeeper there is `kce up`, which takes such a fil
 )  # fmt: skip
 @log_level_option
 def broker(config: Path, overrides: tuple[str, ...], log_level: str) -> int:
-    """Run one broker until Ctrl-C, which shuts it down as Kafka does: its leaders move away first.
+    """Run one broker until Ctrl-C, which shuts it down as Kafka does: its leaders move away first. That may take some
+    seconds where there is no controller; a second Ctrl-C gives it up.
 
     The exit code is 0 then; it is 1 if the broker cannot start or cannot go on, 2 for a setting that cannot be.
     """

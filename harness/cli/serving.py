@@ -30,8 +30,12 @@ def serve_node(properties: Mapping[str, str], log_level: str, news: Callable[[No
     except HarnessError as e:
         click.echo(f"kce: {e}", err=True)
         return EXIT_SETTINGS
+
+    def stopping() -> None:
+        click.echo("Stopping ... (Ctrl-C again gives up the controlled shutdown)", err=True)
+
     with contextlib.suppress(interrupts.Interrupted):
-        interrupts.run(_serve, node, news, on_signal=lambda: click.echo("Stopping ...", err=True))
+        interrupts.run(_serve, node, news, on_signal=stopping, on_another=node.hurry)
     return 0
 
 

@@ -56,6 +56,23 @@ async def test_no_backoff_follows_the_last_attempt(autojump_clock) -> None:
     assert len(f.nodes.requests) == 3
 
 
+async def test_it_is_given_up_while_it_waits(autojump_clock) -> None:
+    f = Fixture(*[REMAINING] * 9)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(f.run)
+        await trio.sleep(7)
+        f.sender.give_up()
+    assert trio.current_time() == 7
+    assert (len(f.nodes.requests), f.nodes.open) == (2, 0)
+
+
+async def test_it_is_given_up_before_it_begins(autojump_clock) -> None:
+    f = Fixture(DONE)
+    f.sender.give_up()
+    assert await f.run() == (False, 0)
+    assert f.nodes.requests == []
+
+
 async def test_a_lost_connection_is_reopened(autojump_clock) -> None:
     f = Fixture(ConnectionLost("gone"), DONE)
     assert await f.run() == (True, 5)

@@ -53,6 +53,23 @@ def test_a_signal_cancels_a_run_and_what_was_open_is_closed(capsys: pytest.Captu
     assert capsys.readouterr().err == "kce: interrupted\n"
 
 
+def test_signals_after_the_first_one_hurry_a_run_that_ends() -> None:
+    hurried = trio.Event()
+
+    async def body() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True), trio.fail_after(10):
+                signal.raise_signal(signal.SIGINT)
+                await hurried.wait()
+
+    with pytest.raises(Interrupted) as caught:
+        run(body, on_another=hurried.set)
+    assert caught.value.code == 143
+
+
 def test_a_run_returns_its_result_and_raises_its_errors_as_they_are() -> None:
     async def add(a: int, b: int) -> int:
         return a + b

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.harness.cli.support import KCE, background, kce
 from tests.harness.conftest import Here
@@ -47,6 +48,27 @@ def test_kafkas_file_as_it_is_makes_a_broker(env: dict[str, str], here: Here, zo
     with background(env, command, "Ctrl-C stops it."):  # the same directories, and the id that they know
         (topic,) = json.loads(here("topic", "describe", "--zookeeper", where, "--json").out)
         assert [p["replicas"] for p in topic["partitions"]] == [[7], [7]]
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_does_not_wait_for_a_controller(env: dict[str, str], zookeeper: str, tmp_path: Path) -> None:
+    """The controller is not there: attempts of a controlled shutdown would take hours."""
+    client = KazooClient(zookeeper)
+    client.start()
+    client.create("/kce-broker-twice/controller", b'{"version":1,"brokerid":99,"timestamp":"0"}', makepath=True)
+    client.stop()
+    client.close()
+    more = ("broker.id=7", "controlled.shutdown.retry.backoff.ms=3600000")
+    command = broker(*at(f"{zookeeper}/kce-broker-twice", tmp_path / "logs", *more))
+    with background(env, command, "Ctrl-C stops it.") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        while "Stopping ..." not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(30) == 0
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.slow
