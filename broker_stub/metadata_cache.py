@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -70,24 +70,29 @@ class MetadataSnapshot:
         return None if self.controller_id is None else self.endpoint(self.controller_id, listener)
 
 
+CountedPart: TypeAlias = tuple[bytes, Mapping[int, int]]
+
+
 class EncodedTopics:
-    """Parts of Metadata responses, for as long as the facts that they tell are the very same objects."""
+    """Parts of Metadata responses, for as long as the facts that they tell are the very same objects; with each how
+    often it has which error code."""
 
     def __init__(self) -> None:
-        self._parts: dict[Hashable, tuple[tuple[object, ...], bytes]] = {}
+        self._parts: dict[Hashable, tuple[tuple[object, ...], CountedPart]] = {}
         self._bytes = 0
 
-    def get(self, key: Hashable, facts: tuple[object, ...]) -> bytes | None:
+    def get(self, key: Hashable, facts: tuple[object, ...]) -> CountedPart | None:
         found = self._parts.get(key)
         if found is None or any(map(operator.is_not, found[0], facts)):
             return None
         return found[1]
 
-    def put(self, key: Hashable, facts: tuple[object, ...], part: bytes) -> None:
-        self._bytes += len(part)
+    def put(self, key: Hashable, facts: tuple[object, ...], part: CountedPart) -> None:
+        size = len(part[0])
+        self._bytes += size
         if self._bytes > MAX_ENCODED_BYTES:
             self._parts.clear()
-            self._bytes = len(part)
+            self._bytes = size
         self._parts[key] = facts, part
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from kce.extras import require
 from kce.wire.codegen import Encoded
-from kce.wire.error_counts import error_counts
+from kce.wire.error_counts import error_counts, own_code
 from kce.wire.errors import (
     CorruptRecord,
     DecodeError,
@@ -220,6 +220,7 @@ __all__ = [
     "frame_prefix",
     "frames",
     "from_columns",
+    "own_code",
     "read_records",
     "topic_names",
     "write_records",

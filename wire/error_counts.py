@@ -9,6 +9,15 @@ from kce.wire.errors import ErrorCode
 from kce.wire.schema import Message, Struct
 
 _NAMES: Final = ("error_code", "partition_error_code")
+#: responses in which a code and those below it count
+_DEEP: Final = frozenset({"MetadataResponse", "OffsetFetchResponse"})
+_ONE_FOR_ALL: Final = frozenset({"LeaderAndIsrResponse", "StopReplicaResponse"})
+#: where entries have the codes in some versions, and the response has none then
+_IN_ENTRIES: Final = {
+    "AddPartitionsToTxnResponse": "results_by_topic_v3_and_below",
+    "FindCoordinatorResponse": "coordinators",
+    "OffsetFetchResponse": "groups",
+}
 #: of structures: the names of the fields with codes, and of the code in each entry; None if those are further down
 Arrays: TypeAlias = tuple[tuple[str, str | None], ...]
 _arrays: dict[type[Struct], Arrays] = {}
@@ -17,19 +26,26 @@ _arrays: dict[type[Struct], Arrays] = {}
 def error_counts(response: Message) -> dict[int, int]:
     """Error code -> occurrences, NONE included: one for the response itself and one for each entry that has a code.
 
-    A top-level code other than NONE counts for all entries. Codes below an entry with a code of its own do not count.
-    AddPartitionsToTxn has a top-level code from version 4 on.
+    In LeaderAndIsr and StopReplica a top-level code other than NONE counts for all entries. Codes below an entry with
+    a code of its own count in Metadata and OffsetFetch only.
     """
-    codes = list(_entry_codes(response)) if _arrays_of(type(response)) else []
-    top_level: int | None = getattr(response, "error_code", None)
-    if top_level is not None and not getattr(response, "results_by_topic_v3_and_below", None):
+    api = type(response).__name__
+    codes = list(_entry_codes(response, deep=api in _DEEP)) if _arrays_of(type(response)) else []
+    top_level = own_code(response)
+    if top_level is not None:
         codes.append(top_level)
-        if top_level != ErrorCode.NONE:
+        if top_level != ErrorCode.NONE and api in _ONE_FOR_ALL:
             return {top_level: len(codes)}
     counts: dict[int, int] = {}
     for code in codes:
         counts[code] = counts.get(code, 0) + 1
     return counts
+
+
+def own_code(response: Message) -> int | None:
+    """The code of the response itself, if it counts: some versions of a few responses have codes in entries only."""
+    entries = _IN_ENTRIES.get(type(response).__name__)
+    return None if entries and getattr(response, entries) else getattr(response, "error_code", None)
 
 
 def _arrays_of(cls: type[Struct]) -> Arrays:
@@ -51,12 +67,12 @@ def _code(cls: type[Struct]) -> str | None:
     return next((name for name in _NAMES if name in names), None)
 
 
-def _entry_codes(struct: Struct) -> Iterator[int]:
+def _entry_codes(struct: Struct, *, deep: bool) -> Iterator[int]:
     for name, code in _arrays_of(type(struct)):
         for entry in getattr(struct, name) or ():
             if not isinstance(entry, Struct):  # it is encoded already
                 break
-            if code is None:
-                yield from _entry_codes(entry)
-            else:
+            if code is not None:
                 yield getattr(entry, code)
+            if code is None or deep:
+                yield from _entry_codes(entry, deep=deep)

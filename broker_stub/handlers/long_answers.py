@@ -117,8 +117,8 @@ def each_in_steps(
 
     def answers(elements: Iterable[Any]) -> tuple[Any, ...]:
         nonlocal response
-        if hasattr(response, "error_code"):  # of the whole: it counts once
-            errors[response.error_code] -= 1
+        if response is not None and (of_the_whole := wire.own_code(response)) is not None:  # it counts once
+            errors[of_the_whole] -= 1
         response = respond(replace(whole, **{arrays.asked: tuple(elements)}))
         errors.update(wire.error_counts(response))
         found: tuple[Any, ...] = getattr(response, arrays.answered)

@@ -217,6 +217,9 @@ class _Topics:
 
     def _one(self, error: ErrorCode, **fields: Any) -> bytes:
         self.errors[error] += 1
+        return self._encode(error, **fields)
+
+    def _encode(self, error: ErrorCode, **fields: Any) -> bytes:
         topic = MetadataResponseTopic(error_code=error, **fields)
         return wire.encode_part(topic, api_key=METADATA, api_version=self._version)
 
@@ -227,8 +230,9 @@ class _Topics:
         facts = states, self.snapshot.alive_brokers, topic_id
         found = self._encoded.get(key, facts)
         if found is None:
-            partitions = yield from self._partitions(states.values())
-            found = self._one(
+            errors = Counter({int(ErrorCode.NONE): 1})
+            partitions = yield from self._partitions(states.values(), errors)
+            part = self._encode(
                 ErrorCode.NONE,
                 name=name,
                 topic_id=topic_id,
@@ -236,15 +240,17 @@ class _Topics:
                 partitions=wire.Encoded(len(states), partitions),
                 topic_authorized_operations=operations,
             )
+            found = part, errors
             self._encoded.put(key, facts, found)
-        else:
-            self.errors[ErrorCode.NONE] += 1
-        return found
+        self.errors.update(found[1])
+        return found[0]
 
-    def _partitions(self, states: Iterable[UpdateMetadataPartitionState]) -> Steps[list[bytes]]:
+    def _partitions(self, states: Iterable[UpdateMetadataPartitionState], errors: Counter[int]) -> Steps[list[bytes]]:
         pieces = []
         for i, state in enumerate(states):
-            pieces.append(wire.encode_part(self._partition(state), api_key=METADATA, api_version=self._version))
+            partition = self._partition(state)
+            errors[partition.error_code] += 1
+            pieces.append(wire.encode_part(partition, api_key=METADATA, api_version=self._version))
             if i & STEP_MASK == STEP_MASK:
                 yield
         return pieces

@@ -760,13 +760,14 @@ async def test_what_is_done_at_once_needs_some_time_nevertheless(
 
 async def test_errors_of_metadata_are_counted() -> None:
     node = Node(auto_create_topics_enable="false")
-    node.cache.update(update_metadata(umr_state(0)))
+    node.cache.update(update_metadata(umr_state(0), umr_state(1), umr_state(2, leader=9)))
     for _ in range(2):  # encoded, then remembered
         topics = tuple(wire.MetadataRequestTopic(name=name) for name in ("a", "x", "y", "a b"))
         request, _captured = node.request(wire.MetadataRequest(topics=topics), 12)
         node.apis.handle(request)
         assert request._errors == {
-            ErrorCode.NONE: 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2, ErrorCode.INVALID_TOPIC_EXCEPTION: 1
+            ErrorCode.NONE: 3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2, ErrorCode.INVALID_TOPIC_EXCEPTION: 1,
+            ErrorCode.LEADER_NOT_AVAILABLE: 1,
         }  # fmt: skip
 
 
