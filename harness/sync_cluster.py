@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -80,6 +82,8 @@ class SyncCluster:
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._arrived = trio.Event()
+        #: ends a call in memory, before which nothing else is heard; None while there is none
+        self._give_up: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -106,6 +110,9 @@ class SyncCluster:
         if thread is None:
             return
         self._put(None)
+        if (give_up := self._give_up) is not None:  # Ctrl-C, or another thread's
+            with contextlib.suppress(trio.RunFinishedError):
+                give_up()
         thread.join()
         self._ended.get()
 
@@ -159,7 +166,10 @@ class SyncCluster:
                         nursery.cancel_scope.cancel()
                         return
                     if in_memory:
+                        token = trio.lowlevel.current_trio_token()
+                        self._give_up = partial(token.run_sync_soon, nursery.cancel_scope.cancel)
                         await self._answer(cluster, *call)
+                        self._give_up = None
                     else:
                         nursery.start_soon(self._answer, cluster, *call)
 
@@ -227,6 +237,8 @@ class SyncCluster:
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
         """Wait until ``condition``, which may call methods of this object, holds. Raises HarnessError."""
+        if inspect.iscoroutinefunction(condition):  # its result would be taken for true
+            raise HarnessError("wait_until of a SyncCluster takes a function that is not async")
         deadline = self.call(_current_time) + timeout_s
         while not condition():
             if self.call(_current_time) >= deadline:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
 
@@ -29,6 +31,37 @@ def test_calls_and_errors() -> None:
     with pytest.raises(HarnessError, match="the cluster is not running"):
         cluster.registered()
     cluster.close()
+
+
+def test_a_condition_is_no_async_function() -> None:
+    async def never() -> bool:
+        return False
+
+    with SyncCluster(1, world=memory(seed=1)) as cluster, pytest.raises(HarnessError, match="that is not async"):
+        cluster.wait_until(never, "nothing")  # type: ignore[arg-type]
+
+
+def test_a_call_in_memory_that_would_not_end_is_given_up() -> None:
+    """As after Ctrl-C in a test."""
+    cluster = SyncCluster(1, world=memory(seed=1))
+    begun = threading.Event()
+    ended = []
+
+    async def wait(_: Cluster) -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    def call() -> None:
+        with pytest.raises(HarnessError, match="the cluster has ended"):
+            cluster.call(wait)
+        ended.append(True)
+
+    with cluster:
+        caller = threading.Thread(target=call)
+        caller.start()
+        begun.wait()
+    caller.join()
+    assert ended
 
 
 async def fail() -> None:
