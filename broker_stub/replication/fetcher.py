@@ -94,7 +94,7 @@ class ReplicaFetcher:
         #: the leader does not know yet what to fetch of these
         self._unsent: dict[TopicPartition, None] = {}
         #: these must not be fetched any more, or not now
-        self._forgotten: set[TopicPartition] = set()
+        self._forgotten: dict[TopicPartition, None] = {}
         self._next_check = 0.0
         self._port = port
         self._client_id = f"broker-{port.config.broker_id}-fetcher-{fetcher_id}"
@@ -145,7 +145,7 @@ class ReplicaFetcher:
 
     def _forget(self, partition: TopicPartition) -> None:
         self._unsent.pop(partition, None)
-        self._forgotten.add(partition)
+        self._forgotten[partition] = None
 
     def wake(self) -> None:
         self._changed.set()
@@ -214,7 +214,7 @@ class ReplicaFetcher:
             if state.delayed_until <= now:
                 state.delayed_until = now + self._port.config.replica_fetch_backoff_ms / 1000
             self._unsent[partition] = None
-            self._forgotten.add(partition)
+            self._forgotten[partition] = None
 
     # truncating
 
@@ -226,8 +226,9 @@ class ReplicaFetcher:
             for partition, state in states.items()
             if version.offset_for_leader_epoch_version is not None and state.last_fetched_epoch != UNDEFINED
         }
-        for partition in states.keys() - epochs.keys():
-            self._guarded(partition, states[partition], self._truncate_to, states[partition].offset, True)
+        for partition, state in states.items():
+            if partition not in epochs:
+                self._guarded(partition, state, self._truncate_to, state.offset, True)
         if not epochs:
             return
         answers = await self._connection.end_offsets(epochs)
@@ -277,7 +278,7 @@ class ReplicaFetcher:
         }
         for partition in changed:
             self._unsent.pop(partition, None)
-        forgotten, self._forgotten = self._forgotten, set()
+        forgotten, self._forgotten = self._forgotten, {}
         connection = self._connection
         if not changed and len(connection.sent) <= sum(partition in connection.sent for partition in forgotten):
             self._forgotten = forgotten
