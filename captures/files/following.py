@@ -25,6 +25,7 @@ class Following(io.RawIOBase):
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed with this stream
         except OSError as e:
+            super().close()  # else Python closes it when it is gone, and since 3.13 tells of the error
             raise CaptureError(f"{os.fspath(path)}: cannot be opened ({e.strerror or e})") from None
 
     def stop(self) -> None:
