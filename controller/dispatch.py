@@ -26,6 +26,7 @@ from kce.controller.controller_role import ControllerRole
 from kce.controller.errors import BrokenBatch, BrokerNotAvailable, OperationResult, StaleBrokerEpoch
 from kce.controller.events import ControllerEvent, RequestReceived
 from kce.controller.events import ControllerState as State
+from kce.pauses import Paced
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import by_topic
 from kce.zookeeper.admin_nodes import allocate_producer_ids
@@ -71,6 +72,7 @@ async def _alter_partition(role: ControllerRole, event: RequestReceived[wire.Alt
     await role.isr.alter_partition(event.request, event.api_version, event.reply)
 
 
+_NO_ERROR = OperationResult()
 _SHUTDOWN_ERRORS: Mapping[type[Exception], ErrorCode] = {
     StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
     BrokerNotAvailable: ErrorCode.BROKER_NOT_AVAILABLE,
@@ -102,36 +104,34 @@ async def _controlled_shutdown(role: ControllerRole, event: RequestReceived[wire
 async def _reassign_partitions(
     role: ControllerRole, event: RequestReceived[wire.AlterPartitionReassignmentsRequest]
 ) -> None:
-    targets = {
-        TopicPartition(topic.name, partition.partition_index): partition.replicas
-        for topic in event.request.topics
-        for partition in topic.partitions
-    }
+    named = ((topic.name, partition) for topic in event.request.topics for partition in topic.partitions)
+    targets = {TopicPartition(name, p.partition_index): p.replicas async for name, p in Paced(named)}
     try:
         results = await role.reassignment.requested(targets)
     except (ControllerMoved, SessionExpired):
         refuse(event)
         raise
-    responses = tuple(
-        wire.ReassignableTopicResponse(
-            name=topic,
-            partitions=tuple(
-                wire.ReassignablePartitionResponse(
-                    partition_index=number, error_code=result.code, error_message=result.message or None
-                )
-                for number, result in partitions.items()
-            ),
+    responses: dict[str, list[wire.ReassignablePartitionResponse]] = {}
+    async for (topic, number), result in Paced(results.items()):
+        made = wire.ReassignablePartitionResponse(
+            partition_index=number, error_code=result.code, error_message=result.message or None
         )
-        for topic, partitions in by_topic(results).items()
-    )
-    event.reply(wire.AlterPartitionReassignmentsResponse(responses=responses))
+        responses.setdefault(topic, []).append(made)
+    topics = [
+        wire.ReassignableTopicResponse(name=topic, partitions=tuple(partitions))
+        async for topic, partitions in Paced(responses.items())
+    ]
+    event.reply(wire.AlterPartitionReassignmentsResponse(responses=tuple(topics)))
 
 
 async def _list_reassignments(
     role: ControllerRole, event: RequestReceived[wire.ListPartitionReassignmentsRequest]
 ) -> None:
     topics = event.request.topics
-    partitions = None if topics is None else {TopicPartition(t.name, p) for t in topics for p in t.partition_indexes}
+    partitions = None
+    if topics is not None:  # of those that are named very few are being reassigned
+        named = (TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes)
+        partitions = {tp async for tp in Paced(named) if role.runtime.context.assignment(tp).is_being_reassigned}
     ongoing = tuple(
         wire.OngoingTopicReassignment(
             name=topic,
@@ -155,25 +155,23 @@ async def _elect_leaders(role: ControllerRole, event: RequestReceived[wire.Elect
 
     Fails without a response if a partition has no leadership (11.31). A controller that finds out here that it is none
     any more says so; Kafka's does not answer."""
-    partitions = {TopicPartition(t.topic, p) for t in event.request.topic_partitions or () for p in t.partitions}
+    named = (TopicPartition(t.topic, p) for t in event.request.topic_partitions or () for p in t.partitions)
+    partitions = {tp: None async for tp in Paced(named)}
     try:
         results = await role.elections.requested(partitions, ElectionType(event.request.election_type))
     except (ControllerMoved, SessionExpired):
         refuse(event)
         raise
-    no_error = OperationResult()
-    errors = {tp: result if isinstance(result, OperationResult) else no_error for tp, result in results.items()}
-    topics = tuple(
-        wire.ReplicaElectionResult(
-            topic=topic,
-            partition_result=tuple(
-                wire.PartitionResult(partition_id=number, error_code=error.code, error_message=error.message or None)
-                for number, error in numbered.items()
-            ),
-        )
-        for topic, numbered in by_topic(errors).items()
-    )
-    event.reply(wire.ElectLeadersResponse(replica_election_results=topics))
+    errors: dict[str, list[wire.PartitionResult]] = {}
+    async for (topic, number), result in Paced(results.items()):
+        error = result if isinstance(result, OperationResult) else _NO_ERROR
+        made = wire.PartitionResult(partition_id=number, error_code=error.code, error_message=error.message or None)
+        errors.setdefault(topic, []).append(made)
+    topics = [
+        wire.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+        async for topic, partitions in Paced(errors.items())
+    ]
+    event.reply(wire.ElectLeadersResponse(replica_election_results=tuple(topics)))
 
 
 async def _allocate_producer_ids(role: ControllerRole, event: RequestReceived[wire.AllocateProducerIdsRequest]) -> None:
@@ -198,13 +196,13 @@ async def _allocate_producer_ids(role: ControllerRole, event: RequestReceived[wi
 
 
 async def _update_features(role: ControllerRole, event: RequestReceived[wire.UpdateFeaturesRequest]) -> None:
-    updates = [_feature_update(key, event.api_version) for key in event.request.feature_updates]
+    updates = [_feature_update(key, event.api_version) async for key in Paced(event.request.feature_updates)]
     results = await role.features.update(updates, validate_only=event.request.validate_only)
-    response = tuple(
+    response = [
         wire.UpdatableFeatureResult(feature=feature, error_code=result.code, error_message=result.message or None)
-        for feature, result in results.items()
-    )
-    event.reply(wire.UpdateFeaturesResponse(error_message=None, results=response))
+        async for feature, result in Paced(results.items())
+    ]
+    event.reply(wire.UpdateFeaturesResponse(error_message=None, results=tuple(response)))
 
 
 def _feature_update(key: wire.FeatureUpdateKey, version: int) -> FeatureUpdate:

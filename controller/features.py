@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from kce.controller.errors import SUCCESS, OperationResult
 from kce.controller.runtime import ControllerRuntime
+from kce.pauses import Paced
 from kce.wire import ErrorCode
 from kce.zookeeper import cluster_nodes, node_json, znodes
 from kce.zookeeper.model import FeatureUpdate, RegisteredBroker, UpgradeType
@@ -68,7 +69,7 @@ class Features:
         """Write the valid updates together (rule 11.83). If the write fails, all of them have failed."""
         wanted = dict(self.finalized)
         results: dict[str, OperationResult] = {}
-        for update in updates:
+        async for update in Paced(updates):
             error = self._validation_error(update)
             results[update.feature] = OperationResult(ErrorCode.INVALID_REQUEST, error) if error else SUCCESS
             if error is None and _is_deletion(update):

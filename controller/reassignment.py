@@ -25,6 +25,7 @@ from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.states import PartitionState, ReplicaState
 from kce.controller.topic_deletion import TopicDeletion
+from kce.pauses import Paced
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
 from kce.zookeeper.admin_nodes import (
@@ -89,12 +90,14 @@ class Reassignment:
         The results report submission, not completion."""
         results: dict[TopicPartition, OperationResult] = {}
         accepted: dict[TopicPartition, ReplicaAssignment] = {}
-        for tp, replicas in targets.items():
+        async for tp, replicas in Paced(targets.items()):
             current = self._context.assignment(tp)
-            target = None if replicas is None else tuple(BrokerId(r) for r in replicas)
+            target = None if replicas is None else tuple(map(BrokerId, replicas))
             error = None if target is None else self._validation_error(current, target)
             if error is not None:
                 results[tp] = OperationResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, error)
+            elif target is not None and not current.replicas:
+                results[tp] = _UNKNOWN
             elif target is not None:
                 accepted[tp] = current.reassign_to(target)
             elif current.is_being_reassigned:
@@ -110,9 +113,9 @@ class Reassignment:
             return "The list of replicas is empty."
         if len(set(target)) < len(target):
             return f"Duplicate replicas: {list(target)}."
-        if any(replica < 0 for replica in target):
+        if min(target) < 0:
             return f"Negative broker ids: {list(target)}."
-        added = set(current.reassign_to(target).adding)
+        added = set(target).difference(current.origin)
         if dead := added - self._context.live_broker_ids:
             return f"Brokers {sorted(dead)} are not alive."
         controllers = added & self._context.controller_only_ids

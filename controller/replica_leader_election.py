@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from kce.controller.errors import OperationResult, StateChangeFailed, failure_result
 from kce.controller.events import PreferredReplicaElectionCreated
@@ -13,6 +14,7 @@ from kce.controller.leader_selection import Strategy
 from kce.controller.partition_state_machine import Results
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.states import PartitionState
+from kce.pauses import Paced
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
 from kce.zookeeper.admin_nodes import delete_preferred_replica_election, get_preferred_replica_election
@@ -26,6 +28,10 @@ log = logging.getLogger(__name__)
 ElectionResults = dict[TopicPartition, BrokerId | OperationResult]
 
 
+#: partitions of a request that are taken in order
+_SORTED: Final = 10_000
+
+
 class Trigger(enum.Enum):
     AUTO = "AutoTriggered"
     ZOOKEEPER = "ZkTriggered"
@@ -36,6 +42,12 @@ _UNAVAILABLE = {
     ElectionType.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ElectionType.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
+
+
+async def _sorted(partitions: Iterable[TopicPartition]) -> Iterable[TopicPartition]:
+    """In order; very many as they come, because to sort them takes seconds."""
+    given = [tp async for tp in Paced(partitions)]
+    return sorted(given) if len(given) <= _SORTED else given
 
 
 class ReplicaLeaderElection:
@@ -109,7 +121,7 @@ class ReplicaLeaderElection:
         """Rules 11.30, 11.33."""
         results: ElectionResults = {}
         electable = []
-        for tp in sorted(partitions):
+        async for tp in Paced(await _sorted(partitions)):
             if not self._context.is_assigned(tp):
                 results[tp] = OperationResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
             elif self._context.is_queued_for_deletion(tp.topic):

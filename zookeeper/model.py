@@ -111,11 +111,12 @@ class ReplicaAssignment:
 
     def reassign_to(self, target: Iterable[BrokerId]) -> ReplicaAssignment:
         """The assignment during a reassignment to ``target`` (rule 5.7)."""
-        wanted = tuple(target)
+        wanted = dict.fromkeys(target)  # a client may name very many
+        origin = frozenset(self.origin)
         full = tuple(dict.fromkeys((*wanted, *self.origin)))
         return ReplicaAssignment(
             full,
-            tuple(r for r in full if r not in self.origin),
+            tuple(r for r in full if r not in origin),
             tuple(r for r in full if r not in wanted),
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kce.controller.context import ControllerContext
@@ -172,3 +174,20 @@ def test_queueing_again_does_not_count_twice() -> None:  # rule 5.20
         assert made.preferred_replica_imbalance_count == 1
     made.queue_for_deletion(["t", "u"])
     assert made.preferred_replica_imbalance_count == 0
+
+
+def test_a_move_to_very_many_replicas_is_compared_once_with_each() -> None:
+    """A client may name any: comparing all with all took minutes, in which the node did nothing else."""
+    comparisons = 0
+
+    class Counted(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    target: list[Any] = [Counted(number) for number in range(2000)]
+    assert len(ReplicaAssignment(ids(1, 2, 5000)).reassign_to(target).adding) == 1998
+    assert comparisons < 10_000
