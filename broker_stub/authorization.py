@@ -17,6 +17,7 @@ from kce.broker_stub.security.operations import (
     bit_field,
 )
 from kce.wire import ErrorCode
+from kce.wire.steps import STEP_MASK, Steps
 
 #: what a denied request or item gets
 DENIED: Final = {
@@ -83,6 +84,25 @@ class Authorization:
             for name, count in Counter(names).items()
             if not self.allows(context, operation, kind, name, log_denied=log_denied, count=count)
         }
+
+    def denied_in_steps(
+        self, context: RequestContext, operation: Operation, kind: ResourceType, names: Iterable[str]
+    ) -> Steps[Container[str]]:
+        """``denied`` of names that may be very many."""
+        if self.authorizer is None:
+            return _NOTHING
+        counts = Counter[str]()
+        for i, name in enumerate(names, 1):
+            counts[name] += 1
+            if not i & STEP_MASK:
+                yield
+        denied = set()
+        for i, (name, count) in enumerate(counts.items(), 1):
+            if not self.allows(context, operation, kind, name, count=count):
+                denied.add(name)
+            if not i & STEP_MASK:
+                yield
+        return denied
 
     def denied_topics(
         self, context: RequestContext, operation: Operation, names: Iterable[str], *, log_denied: bool = True

@@ -34,6 +34,9 @@ class OpType(enum.IntEnum):
     SUBTRACT = 3
 
 
+_OPERATIONS: Final = frozenset(OpType)
+
+
 class Change(NamedTuple):
     name: str
     op: int
@@ -71,7 +74,7 @@ def changed_broker_config(
     """
     changes = list(changes)
     for change in changes:
-        if change.op not in list(OpType):
+        if change.op not in _OPERATIONS:
             raise InvalidRequest(f"Unknown operations type {change.op}")
     changed = _changed(config, changes, broker_config_def)
     for name in changed:

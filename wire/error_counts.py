@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from kce.wire.errors import ErrorCode
 from kce.wire.schema import Message, Struct
+from kce.wire.steps import STEP_MASK, Steps
 
 _NAMES: Final = ("error_code", "partition_error_code")
 #: responses in which a code and those below it count
@@ -42,10 +43,41 @@ def error_counts(response: Message) -> dict[int, int]:
     return counts
 
 
+def error_counts_in_steps(response: Message) -> Steps[dict[int, int]]:
+    """``error_counts`` with pauses, for long responses."""
+    api = type(response).__name__
+    counts: dict[int, int] = {}
+    number = 0
+    for i, code in enumerate(_entries(response, deep=api in _DEEP), 1):
+        if code is not None:
+            counts[code] = counts.get(code, 0) + 1
+            number += 1
+        if not i & STEP_MASK:
+            yield
+    top_level = own_code(response)
+    if top_level is None:
+        return counts
+    if top_level != ErrorCode.NONE and api in _ONE_FOR_ALL:
+        return {top_level: number + 1}
+    counts[top_level] = counts.get(top_level, 0) + 1
+    return counts
+
+
 def own_code(response: Message) -> int | None:
     """The code of the response itself, if it counts: some versions of a few responses have codes in entries only."""
     entries = _IN_ENTRIES.get(type(response).__name__)
     return None if entries and getattr(response, entries) else getattr(response, "error_code", None)
+
+
+def _entries(struct: Struct, *, deep: bool) -> Iterator[int | None]:
+    """The code of each entry; None of one that has only entries with codes."""
+    for name, code in _arrays_of(type(struct)):
+        for entry in getattr(struct, name) or ():
+            if not isinstance(entry, Struct):  # it is encoded already
+                break
+            yield None if code is None else getattr(entry, code)
+            if code is None or deep:
+                yield from _entries(entry, deep=deep)
 
 
 def _arrays_of(cls: type[Struct]) -> Arrays:

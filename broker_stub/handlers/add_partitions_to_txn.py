@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kce.broker_stub.authorization import Authorization
-from kce.broker_stub.handlers.base import Answer, Handler, Services, answer_later, respond_to
-from kce.broker_stub.handlers.long_answers import Arrays, encoded_by_topic, is_long, parts
+from kce.broker_stub.handlers.base import Answer, Handler, Services, after_steps, answer_later, respond_to
+from kce.broker_stub.handlers.long_answers import results_by_topic
 from kce.broker_stub.handlers.transactions import check_supported, known_to
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
@@ -24,13 +23,13 @@ from kce.wire import (
     AddPartitionsToTxnTransaction,
     ErrorCode,
 )
-from kce.wire.steps import Steps
-from kce.wire.vocabulary import TopicPartition, by_topic
+from kce.wire.steps import STEP_MASK, Steps, finish
+from kce.wire.vocabulary import TopicPartition
 
 _FIRST_VERSION_OF_BROKERS: Final = 4
 _FENCED_SINCE: Final = 2
-_TOPICS: Final = Arrays("v3_and_below_topics", "results_by_topic_v3_and_below")
-_PARTITIONS: Final = Arrays("partitions", "results_by_partition")
+#: transactional id, and the error of each partition
+_Answer: TypeAlias = tuple[str, Mapping[TopicPartition, ErrorCode]]
 _Answered = Callable[[AddPartitionsToTxnTransaction, Mapping[TopicPartition, ErrorCode]], None]
 
 
@@ -39,78 +38,55 @@ def handle(request: Request, message: AddPartitionsToTxnRequest, services: Servi
     check_supported(services)
     version = request.context.header.api_version
     is_client = version < _FIRST_VERSION_OF_BROKERS
-    if is_client and is_long(message, _TOPICS, _PARTITIONS):
-        return _handle_in_turns(request, message, services)
     if not is_client:
         services.authorization.check_cluster(request.context, Operation.CLUSTER_ACTION)
     transactions = (_of_client(message),) if is_client else message.transactions
-    results: list[AddPartitionsToTxnResult] = []
+    answers: list[_Answer] = []
+    count = 0
 
     def answered(transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        topics = _results({partition: known_to(code, version, _FENCED_SINCE) for partition, code in codes.items()})
-        results.append(AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics))
-        if len(results) == len(transactions):
-            respond_to(request, response)
+        nonlocal count
+        answers.append((transaction.transactional_id, codes))
+        count += 1 + len(codes)
+        if len(answers) == len(transactions):
+            respond()
 
-    def response() -> AddPartitionsToTxnResponse:
-        if is_client:
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
-        return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
+    def respond() -> None:
+        steps = _response(answers, version, is_client=is_client)
+        if count > STEP_MASK:
+            answer_later(request, partial(_made, request, steps), services)
+        else:
+            respond_to(request, lambda: finish(steps))
+
+    def ask() -> Steps[None]:
+        for i, transaction in enumerate(transactions, 1):
+            denied: Container[str] = ()
+            if is_client:
+                denied = yield from _denied(transaction, request.context, services.authorization)
+            yield from _ask(transaction, answered, denied, services, is_client=is_client)
+            if not i & STEP_MASK:
+                yield
 
     if not transactions:  # rule T5.5
-        respond_to(request, response)
-    for transaction in transactions:
-        denied = _denied(transaction, request.context, services.authorization) if is_client else ()
-        _ask(transaction, answered, denied, services, is_client=is_client)
-    return None
+        respond()
+    return after_steps(request, ask(), lambda _: None)
 
 
-async def _handle_in_turns(request: Request, message: AddPartitionsToTxnRequest, services: Services) -> None:
-    """What ``handle`` does, for very many partitions. Raises Refused."""
-    transaction = _of_client(message)
-    denied = _denied(transaction, request.context, services.authorization)
-    partitions: dict[TopicPartition, None] = {}
-    refused: dict[TopicPartition, ErrorCode] = {}
-
-    def check() -> Steps[None]:
-        for part in parts(message, _TOPICS, _PARTITIONS):
-            asked = _partitions(part.v3_and_below_topics)
-            partitions.update(dict.fromkeys(asked))
-            refused.update(_refused(asked, denied, services, is_client=True))
+def _response(answers: Iterable[_Answer], version: int, *, is_client: bool) -> Steps[AddPartitionsToTxnResponse]:
+    results = []
+    for i, (name, codes) in enumerate(answers, 1):
+        known = ((partition, known_to(code, version, _FENCED_SINCE)) for partition, code in codes.items())
+        topics = yield from results_by_topic(known, _partition, _topic)
+        if is_client:
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+        results.append(AddPartitionsToTxnResult(transactional_id=name, topic_results=topics))
+        if not i & STEP_MASK:
             yield
-
-    def answered(codes: Callable[[TopicPartition], ErrorCode]) -> None:
-        answer_later(request, partial(_long_answer, request, partitions, codes), services)
-
-    await request.in_turns(check())
-    if refused:  # rule T5.3
-        answered(lambda partition: refused.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED))
-        return
-    services.transactions.add_partitions(
-        transaction.transactional_id, transaction.producer_id, transaction.producer_epoch, partitions,
-        lambda code: answered(lambda _: code),
-    )  # fmt: skip
+    return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
 
 
-async def _long_answer(
-    request: Request, partitions: Iterable[TopicPartition], codes: Callable[[TopicPartition], ErrorCode]
-) -> Answer:
-    header = request.context.header
-    errors = Counter[int]()
-
-    def values() -> Iterator[tuple[TopicPartition, ErrorCode]]:
-        for partition in partitions:
-            yield partition, known_to(codes(partition), header.api_version, _FENCED_SINCE)
-
-    def of_partition(number: int, code: ErrorCode) -> AddPartitionsToTxnPartitionResult:
-        errors[code] += 1
-        return AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
-
-    def of_topic(name: str, results: Any) -> AddPartitionsToTxnTopicResult:
-        return AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
-
-    topics: Any = await request.in_turns(encoded_by_topic(values(), of_partition, of_topic, header))
-    return Answer(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics), errors)
+async def _made(request: Request, steps: Steps[AddPartitionsToTxnResponse]) -> Answer:
+    return Answer(await request.in_turns(steps))
 
 
 def _of_client(message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
@@ -123,17 +99,19 @@ def _of_client(message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransact
     )
 
 
-def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterator[TopicPartition]:
+    for topic in topics:
+        for number in topic.partitions:
+            yield TopicPartition(topic.name, number)
 
 
 def _denied(
     transaction: AddPartitionsToTxnTransaction, context: RequestContext, authorization: Authorization
-) -> Container[str]:
+) -> Steps[Container[str]]:
     """The topics that the client may not write. Raises Refused if the transaction is not its own."""
     authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
     topics = (topic.name for topic in transaction.topics if topic.name not in INTERNAL_TOPICS)
-    return authorization.denied_topics(context, Operation.WRITE, topics)
+    return (yield from authorization.denied_in_steps(context, Operation.WRITE, ResourceType.TOPIC, topics))
 
 
 def _ask(
@@ -143,11 +121,20 @@ def _ask(
     services: Services,
     *,
     is_client: bool,
-) -> None:
-    partitions = _partitions(transaction.topics)
-    refused = _refused(partitions, denied, services, is_client=is_client)
+) -> Steps[None]:
+    partitions: dict[TopicPartition, None] = {}
+    for i, partition in enumerate(_partitions(transaction.topics), 1):
+        partitions[partition] = None
+        if not i & STEP_MASK:
+            yield
+    refused = yield from _refused(partitions, denied, services, is_client=is_client)
     if refused:  # rule T5.3
-        answered(transaction, {p: refused.get(p, ErrorCode.OPERATION_NOT_ATTEMPTED) for p in partitions})
+        codes = {}
+        for i, partition in enumerate(partitions, 1):
+            codes[partition] = refused.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            if not i & STEP_MASK:
+                yield
+        answered(transaction, codes)
         return
     name, producer_id, epoch = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
     coordinator = services.transactions
@@ -161,27 +148,24 @@ def _ask(
 
 def _refused(
     partitions: Iterable[TopicPartition], denied: Container[str], services: Services, *, is_client: bool
-) -> dict[TopicPartition, ErrorCode]:
+) -> Steps[dict[TopicPartition, ErrorCode]]:
     refused = {}
-    for partition in partitions:
+    for i, partition in enumerate(partitions, 1):
         if is_client and (partition.topic in INTERNAL_TOPICS or partition.topic in denied):  # rule T1.5
             refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif services.metadata_cache.snapshot.partition(partition) is None:
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not i & STEP_MASK:
+            yield
     return refused
 
 
-def _results(codes: Mapping[TopicPartition, ErrorCode]) -> tuple[AddPartitionsToTxnTopicResult, ...]:
-    return tuple(
-        AddPartitionsToTxnTopicResult(
-            name=topic,
-            results_by_partition=tuple(
-                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
-                for number, code in of_topic.items()
-            ),
-        )
-        for topic, of_topic in by_topic(codes).items()
-    )
+def _partition(number: int, code: ErrorCode) -> AddPartitionsToTxnPartitionResult:
+    return AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+
+
+def _topic(name: str, results: Any) -> AddPartitionsToTxnTopicResult:
+    return AddPartitionsToTxnTopicResult(name=name, results_by_partition=results)
 
 
 def error_response(
@@ -190,8 +174,12 @@ def error_response(
     """Rule T14.3."""
     if context.header.api_version >= _FIRST_VERSION_OF_BROKERS:
         return AddPartitionsToTxnResponse(error_code=error)
-    codes = dict.fromkeys(_partitions(message.v3_and_below_topics), error)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(codes))
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=tuple(
+            _topic(topic.name, tuple(_partition(number, error) for number in topic.partitions))
+            for topic in message.v3_and_below_topics
+        )
+    )
 
 
 HANDLER: Final = Handler(AddPartitionsToTxnRequest, handle, error_response)

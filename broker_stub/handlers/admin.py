@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from kce.broker_stub.handlers.base import Services, answering_later
+from kce.broker_stub.handlers.base import Answer, Services, answer_later
 from kce.broker_stub.metadata_cache import MetadataSnapshot
 from kce.broker_stub.quotas.mutations import MutationQuota
 from kce.broker_stub.reactor import Request, RequestContext
@@ -20,7 +20,7 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 def answering_mutations(
     respond: Callable[[Any, RequestContext, Services, MutationQuota], Awaitable[Any]], *, strict_from: int
 ) -> Callable[[Request, Any, Services], None]:
-    """Make a handler, like ``answering_later``, of a request that creates or deletes partitions (rule 10.11).
+    """Make a handler of a request that creates or deletes partitions, and is parked meanwhile (rule 10.11).
 
     ``strict_from``: the first version with THROTTLING_QUOTA_EXCEEDED.
     """
@@ -28,15 +28,15 @@ def answering_mutations(
     def handle(request: Request, message: Any, services: Services) -> None:
         quota = services.quotas.mutations(request.context, strict=request.context.api_version >= strict_from)
 
-        async def answer(message: Any, context: RequestContext, services: Services) -> Any:
-            response = await respond(message, context, services, quota)
+        async def answer() -> Answer:
+            response = await respond(message, request.context, services, quota)
             ms = quota.throttle_time_ms
             if ms:
                 services.quotas.throttle_mutations(request, ms)
-                return replace(response, throttle_time_ms=ms)
-            return response
+                response = replace(response, throttle_time_ms=ms)
+            return Answer(response)
 
-        answering_later(answer)(request, message, services)
+        answer_later(request, answer, services)
 
     return handle
 

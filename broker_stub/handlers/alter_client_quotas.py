@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from kce.broker_stub.errors import ApiException
@@ -28,7 +28,7 @@ async def respond(
 ) -> AlterClientQuotasResponse:
     """An entity that the request names twice is changed twice, and answered once."""
     results: dict[frozenset[tuple[str, str | None]], AlterClientQuotasResponseEntryData] = {}
-    for entry in message.entries:
+    async for entry in context.paced(message.entries):
         entity = _entity(entry)
         code, text = ErrorCode.NONE, None
         try:
@@ -39,7 +39,7 @@ async def respond(
                 log.exception("could not change the quotas of %r", entity)
             else:
                 text = str(e)
-        results[frozenset(entity.items())] = _entry(entity, code, text)
+        results[frozenset(entity.items())] = _entry(entity.items(), code, text)
     return AlterClientQuotasResponse(entries=tuple(results.values()))
 
 
@@ -59,14 +59,14 @@ def _entity(entry: AlterClientQuotasRequestEntryData) -> dict[str, str | None]:
 
 
 def _entry(
-    entity: Mapping[str, str | None], code: ErrorCode, text: str | None = None
+    entity: Iterable[tuple[str, str | None]], code: ErrorCode, text: str | None = None
 ) -> AlterClientQuotasResponseEntryData:
     return AlterClientQuotasResponseEntryData(
         error_code=code,
         error_message=text,
         entity=tuple(
             AlterClientQuotasResponseEntityData(entity_type=entity_type, entity_name=name)
-            for entity_type, name in entity.items()
+            for entity_type, name in entity
         ),
     )
 
@@ -74,7 +74,11 @@ def _entry(
 def error_response(
     message: AlterClientQuotasRequest, context: RequestContext, error: ErrorCode
 ) -> AlterClientQuotasResponse:
-    return AlterClientQuotasResponse(entries=tuple(_entry(_entity(entry), error) for entry in message.entries))
+    return AlterClientQuotasResponse(
+        entries=tuple(
+            _entry([(e.entity_type, e.entity_name) for e in entry.entity], error) for entry in message.entries
+        )
+    )
 
 
 HANDLER: Final = Handler(

@@ -77,7 +77,7 @@ def _entry(make: Callable[..., R], resource: Resource, code: ErrorCode, text: st
 async def alter_each(
     make: Callable[..., R],
     resources: Sequence[Q],
-    changes_of: Callable[[Q], Sequence[Change]],
+    changes_of: Callable[[Q], Iterable[Change]],
     context: RequestContext,
     services: Services,
     *,
@@ -91,7 +91,8 @@ async def alter_each(
         if not i & STEP_MASK:
             yield None
     for requested in resources:
-        resource, changes = Resource(requested.resource_type, requested.resource_name), changes_of(requested)
+        resource = Resource(requested.resource_type, requested.resource_name)
+        changes = [change async for change in context.paced(changes_of(requested))]
         try:
             _check(resource, changes, times=counts[resource], replace=replace)
             denied = denied_config(resource.type, resource.name, Operation.ALTER_CONFIGS, context, services)
@@ -200,8 +201,8 @@ def _with_resource(resource: Resource, text: str) -> str:
 def _each(
     message: AlterConfigsRequest, context: RequestContext, services: Services
 ) -> AsyncGenerator[ResourceResponse | None, None]:
-    def changes_of(resource: RequestResource) -> Sequence[Change]:
-        return [Change(entry.name, OpType.SET, entry.value) for entry in resource.configs]
+    def changes_of(resource: RequestResource) -> Iterable[Change]:
+        return (Change(entry.name, OpType.SET, entry.value) for entry in resource.configs)
 
     return alter_each(
         ResourceResponse, message.resources, changes_of, context, services, validate_only=message.validate_only,

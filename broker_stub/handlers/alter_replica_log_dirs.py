@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
+from kce.broker_stub.handlers.long_answers import answer_in_steps, results_by_topic
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
@@ -15,14 +16,19 @@ from kce.wire import (
     AlterReplicaLogDirTopicResult,
     ErrorCode,
 )
-from kce.wire.vocabulary import TopicPartition, by_topic
+from kce.wire.steps import STEP_MASK, Steps
+from kce.wire.vocabulary import TopicPartition
 
 
-def respond(
-    message: AlterReplicaLogDirsRequest, context: RequestContext, services: Services
-) -> AlterReplicaLogDirsResponse:
-    codes = {partition: _alter(partition, path, services) for partition, path in _wanted(message).items()}
-    return AlterReplicaLogDirsResponse(results=tuple(_result(*of_topic) for of_topic in by_topic(codes).items()))
+def respond(message: AlterReplicaLogDirsRequest, context: RequestContext, services: Services) -> Steps[Answer | Later]:
+    wanted: dict[TopicPartition, str] = {}
+    for i, (partition, path) in enumerate(_wanted(message), 1):
+        wanted[partition] = path  # the last counts
+        if not i & STEP_MASK:
+            yield
+    codes = ((partition, _alter(partition, path, services)) for partition, path in wanted.items())
+    results = yield from results_by_topic(codes, _partition, _topic)
+    return (yield from answer_in_steps(AlterReplicaLogDirsResponse(results=results), context))
 
 
 def _alter(partition: TopicPartition, path: str, services: Services) -> ErrorCode:
@@ -32,23 +38,20 @@ def _alter(partition: TopicPartition, path: str, services: Services) -> ErrorCod
     return code
 
 
-def _wanted(message: AlterReplicaLogDirsRequest) -> dict[TopicPartition, str]:
-    """Where each is to be; the last counts."""
-    return {
-        TopicPartition(topic.name, number): directory.path
-        for directory in message.dirs
-        for topic in directory.topics
-        for number in topic.partitions
-    }
+def _wanted(message: AlterReplicaLogDirsRequest) -> Iterator[tuple[TopicPartition, str]]:
+    """Where each is to be."""
+    for directory in message.dirs:
+        for topic in directory.topics:
+            for number in topic.partitions:
+                yield TopicPartition(topic.name, number), directory.path
 
 
-def _result(topic: str, codes: Mapping[int, ErrorCode]) -> AlterReplicaLogDirTopicResult:
-    return AlterReplicaLogDirTopicResult(
-        topic_name=topic,
-        partitions=tuple(
-            AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code) for number, code in codes.items()
-        ),
-    )
+def _partition(number: int, code: ErrorCode) -> AlterReplicaLogDirPartitionResult:
+    return AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
+
+
+def _topic(name: str, partitions: tuple[AlterReplicaLogDirPartitionResult, ...]) -> AlterReplicaLogDirTopicResult:
+    return AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
 
 
 def error_response(
@@ -57,11 +60,13 @@ def error_response(
     """The error for every partition, as often as it was named."""
     return AlterReplicaLogDirsResponse(
         results=tuple(
-            _result(topic.name, dict.fromkeys(topic.partitions, error))
+            _topic(topic.name, tuple(_partition(number, error) for number in topic.partitions))
             for directory in message.dirs
             for topic in directory.topics
         )
     )
 
 
-HANDLER: Final = Handler(AlterReplicaLogDirsRequest, answering(respond), error_response, needs=Operation.ALTER)
+HANDLER: Final = Handler(
+    AlterReplicaLogDirsRequest, answering_in_steps(respond), error_response, needs=Operation.ALTER, levels_left_out=1
+)

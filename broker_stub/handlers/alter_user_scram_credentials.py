@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import urllib.parse
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, TypeAlias
 
 from kce.broker_stub.errors import ApiException, Refused, error_code
@@ -35,18 +35,26 @@ async def respond(
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     services.authorization.check_cluster(context, Operation.ALTER)
-    results = dict(_illegal(message))
-    changes = _changes(message)
-    times = Counter((change.name, change.mechanism) for change in changes if change.name not in results)
-    for (user, _), count in times.items():
-        if count > 1:
+    results: dict[str, AlterUserScramCredentialsResult] = {}
+    async for change in context.paced(_changes(message)):
+        error = _error(change)
+        if error is not None:
+            results[change.name] = _result(change.name, *error)
+    of_user: dict[str, list[Change]] = {}
+    async for change in context.paced(_changes(message)):
+        if change.name not in results:
+            of_user.setdefault(change.name, []).append(change)
+    async for user, changes in context.paced(of_user.items()):
+        if len({change.mechanism for change in changes}) < len(changes):
             results[user] = _result(
                 user, ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
             )
     configs: dict[str, dict[str, str]] = {}
-    for user in dict.fromkeys(change.name for change in changes if change.name not in results):
+    async for user, changes in context.paced(of_user.items()):
+        if user in results:
+            continue
         try:
-            configs[user] = await _without_deleted(user, message, services)
+            configs[user] = await _without_deleted(user, changes, services)
         except ApiException as e:
             results[user] = _result(user, e.code, str(e))
         except Exception as e:  # the other users are changed nevertheless
@@ -58,7 +66,7 @@ async def respond(
         configs = {}
     for user, config in configs.items():
         try:
-            await services.admin.change_config("users", _name(user), config | _upserted(user, message))
+            await services.admin.change_config("users", _name(user), config | _upserted(of_user[user]))
             results[user] = AlterUserScramCredentialsResult(user=user)
         except Exception as e:
             log.exception("the credentials of user %s could not be changed", user)
@@ -66,15 +74,8 @@ async def respond(
     return AlterUserScramCredentialsResponse(results=tuple(results.values()))
 
 
-def _illegal(message: AlterUserScramCredentialsRequest) -> Iterator[tuple[str, AlterUserScramCredentialsResult]]:
-    for change in _changes(message):
-        error = _error(change)
-        if error is not None:
-            yield change.name, _result(change.name, *error)
-
-
-def _changes(message: AlterUserScramCredentialsRequest) -> list[Change]:
-    return [*message.deletions, *message.upsertions]
+def _changes(message: AlterUserScramCredentialsRequest) -> Iterator[Change]:
+    return chain(message.deletions, message.upsertions)
 
 
 def _error(change: Change) -> tuple[ErrorCode, str] | None:
@@ -94,23 +95,24 @@ def _name(user: str) -> str:
     return urllib.parse.quote(user, safe="")
 
 
-async def _without_deleted(user: str, message: AlterUserScramCredentialsRequest, services: Services) -> dict[str, str]:
+async def _without_deleted(user: str, changes: Iterable[Change], services: Services) -> dict[str, str]:
     """The user's configuration. Raises Refused, and what the store raises."""
     config = dict(await services.admin.config("users", _name(user)))
-    for deletion in message.deletions:
-        if deletion.name == user and config.pop(_mechanism(deletion.mechanism).mechanism_name, None) is None:
+    for change in changes:
+        is_deletion = isinstance(change, ScramCredentialDeletion)
+        if is_deletion and config.pop(_mechanism(change.mechanism).mechanism_name, None) is None:
             raise Refused(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
     return config
 
 
-def _upserted(user: str, message: AlterUserScramCredentialsRequest) -> dict[str, str]:
+def _upserted(changes: Iterable[Change]) -> dict[str, str]:
     """By the name of the mechanism."""
     return {
         mechanism.mechanism_name: str(
             ScramCredential.of_salted(mechanism, upsertion.salt, upsertion.salted_password, upsertion.iterations)
         )
-        for upsertion in message.upsertions
-        if upsertion.name == user
+        for upsertion in changes
+        if isinstance(upsertion, ScramCredentialUpsertion)
         for mechanism in (_mechanism(upsertion.mechanism),)
     }
 
@@ -132,4 +134,9 @@ def error_response(
     return AlterUserScramCredentialsResponse(results=tuple(_result(user, error) for user in users))
 
 
-HANDLER: Final = Handler(AlterUserScramCredentialsRequest, answering_later(respond), error_response)
+HANDLER: Final = Handler(
+    AlterUserScramCredentialsRequest,
+    answering_later(respond),
+    error_response,
+    has_errors_of_parts=False,  # a user has one, and they are sorted
+)

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import trio
 
 from kce import wire
 from kce.broker_stub.authorization import NO_AUTHORIZATION, Authorization
@@ -30,6 +33,7 @@ from kce.broker_stub.security.operations import Operation
 from kce.broker_stub.security.tokens import DelegationTokenManager
 from kce.broker_stub.transactions.coordinator import TransactionCoordinator
 from kce.broker_stub.transactions.verification import TransactionVerification
+from kce.garbage import no_collection
 from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
@@ -37,7 +41,10 @@ log = logging.getLogger(__name__)
 state_change_log = logging.getLogger("state.change.logger")
 
 R = TypeVar("R", bound=wire.Message)
+T = TypeVar("T")
 
+#: how long collections rest for a long request at most
+_REST_SECONDS: Final = 60
 #: steps of an answer that is given at once
 STEPS_AT_ONCE: Final = 8
 
@@ -117,6 +124,10 @@ class Handler(Generic[R]):
     sharing: Callable[[Services], AbstractContextManager[None]] | None = None
     #: on the cluster, for the whole request; whoever may not gets the error response, and is not handled
     needs: Operation | None = None
+    #: whether the error responses to parts of a request make up the one to all of it
+    has_errors_of_parts: bool = True
+    #: levels of nested elements of a request that its error response does not have
+    levels_left_out: int = 0
 
     @property
     def api_key(self) -> int:
@@ -196,6 +207,21 @@ def answering_in_steps(
     return handle
 
 
+def after_steps(request: Request, steps: Steps[T], then: Callable[[T], None]) -> Awaitable[None] | None:
+    """Handle a request by ``then`` with the result of ``steps``, which are taken at once if they are few."""
+    try:
+        for _ in range(STEPS_AT_ONCE):
+            next(steps)
+    except StopIteration as e:
+        then(e.value)
+        return None
+
+    async def rest() -> None:
+        then(await request.in_turns(steps))
+
+    return rest()
+
+
 def with_settings(
     handle: Callable[[Request, R, Services], Awaitable[None] | None], topics: Callable[[R], Iterable[str]]
 ) -> Callable[[Request, R, Services], Awaitable[None] | None]:
@@ -240,13 +266,25 @@ def answering_later(
 
 def answer_later(request: Request, make: Later, services: Services) -> None:
     """Park the request until its answer is made."""
+    ended = trio.Event() if request.is_long else None
 
     async def answer() -> None:
         try:
-            request.respond(*await make())
+            await request.respond_in_turns(*await make())
         except Exception as e:  # any error becomes an error response (rule B1.31)
             if not isinstance(e, ApiException):
                 log.exception("%r failed", request)
-            request.fail(e)
+            await request.fail_in_turns(e)
+        finally:
+            if ended is not None:
+                ended.set()
 
+    if ended is not None:
+        services.spawn(partial(_rest_from_collection, ended))
     services.spawn(answer)
+
+
+async def _rest_from_collection(ended: trio.Event) -> None:
+    """To scan the objects of a long request would stall the broker. It may wait for as long as its client wants."""
+    with no_collection(), trio.move_on_after(_REST_SECONDS):
+        await ended.wait()

@@ -16,13 +16,16 @@ from kce.wire import AclCreationResult, CreateAclsRequest, CreateAclsResponse, E
 async def _respond(message: CreateAclsRequest, context: RequestContext, services: Services) -> CreateAclsResponse:
     """Raises ApiException."""
     authorizer = authorizer_of(services)
-    bindings = [binding(creation) for creation in message.creations]
-    refusals = [_refusal(one) for one in bindings]
-    valid = [one for one, refusal in zip(bindings, refusals, strict=True) if one is not None and refusal is None]
+    refusals: list[Exception | None] = []
+    valid: list[AclBinding] = []
+    async for creation in context.paced(message.creations):
+        one = binding(creation)
+        refusals.append(_refusal(one))
+        if one is not None and refusals[-1] is None:
+            valid.append(one)
     results = iter(await authorizer.create_acls(valid))
-    return CreateAclsResponse(
-        results=tuple(_result(next(results) if refusal is None else refusal) for refusal in refusals)
-    )
+    made = [_result(next(results) if refusal is None else refusal) async for refusal in context.paced(refusals)]
+    return CreateAclsResponse(results=tuple(made))
 
 
 def _refusal(wanted: AclBinding | None) -> Exception | None:

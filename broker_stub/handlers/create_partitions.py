@@ -23,13 +23,15 @@ async def respond(
     """Raises Refused."""
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
-    times = Counter(topic.name for topic in message.topics)
+    times = Counter[str]()
+    async for topic in context.paced(message.topics):
+        times[topic.name] += 1
     results: dict[str, CreatePartitionsTopicResult] = {}
     once = (name for name, count in times.items() if count == 1)
     denied = services.authorization.denied_topics(context, Operation.ALTER, once)
     changed: dict[str, Collection[int]] = {}
     wanted = []
-    for topic in message.topics:
+    async for topic in context.paced(message.topics):
         name = topic.name
         if times[name] > 1:
             results[name] = _refusal(name, ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
@@ -51,7 +53,7 @@ async def respond(
     for name, numbers in changed.items():  # rule 10.16: the partitions that it had before, too
         if message.timeout_ms <= 0 or not has_leaders(services.metadata_cache.snapshot, name, numbers):
             results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT)
-    return CreatePartitionsResponse(results=tuple(results[name] for name in times))
+    return CreatePartitionsResponse(results=tuple([results[name] for name in times]))
 
 
 def _refusal(name: str, error: ErrorCode, why: str | None = None) -> CreatePartitionsTopicResult:
@@ -66,5 +68,8 @@ def error_response(
 
 
 HANDLER: Final = Handler(
-    CreatePartitionsRequest, answering_mutations(respond, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR), error_response
+    CreatePartitionsRequest,
+    answering_mutations(respond, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR),
+    error_response,
+    has_errors_of_parts=False,  # a topic has one
 )

@@ -33,14 +33,19 @@ async def respond(
     message: CreateTopicsRequest, context: RequestContext, services: Services, quota: MutationQuota
 ) -> CreateTopicsResponse:
     if not services.controller.is_active:
-        refused = (CreatableTopicResult(name=t.name, error_code=ErrorCode.NOT_CONTROLLER) for t in message.topics)
+        refused = [
+            CreatableTopicResult(name=topic.name, error_code=ErrorCode.NOT_CONTROLLER)
+            async for topic in context.paced(message.topics)
+        ]
         return CreateTopicsResponse(topics=tuple(refused))  # their message is "", Kafka's default, not null
-    times = Counter(topic.name for topic in message.topics)
+    times = Counter[str]()
+    async for topic in context.paced(message.topics):
+        times[topic.name] += 1
     snapshot = services.metadata_cache.snapshot
     results: dict[str, CreatableTopicResult] = {}
     denied, hidden = _denied(times, context, services)
     wanted = []
-    for topic in message.topics:
+    async for topic in context.paced(message.topics):
         if topic.name == CLUSTER_METADATA_TOPIC:
             why = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
             results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, why)
@@ -66,8 +71,11 @@ async def respond(
             if message.timeout_ms <= 0 or not has_leaders(snapshot, name, partitions):  # rule 10.8
                 results[name] = _timed_out(results[name])
     # a topic that the request names twice is answered twice
-    topics = tuple(_seen(results[topic.name], hidden, is_repeated=times[topic.name] > 1) for topic in message.topics)
-    return CreateTopicsResponse(topics=topics)
+    topics = [
+        _seen(results[topic.name], hidden, is_repeated=times[topic.name] > 1)
+        async for topic in context.paced(message.topics)
+    ]
+    return CreateTopicsResponse(topics=tuple(topics))
 
 
 def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:

@@ -21,13 +21,13 @@ from kce.wire import (
 
 async def _respond(message: DeleteAclsRequest, context: RequestContext, services: Services) -> DeleteAclsResponse:
     """Raises Refused."""
-    deleted = await authorizer_of(services).delete_acls([binding_filter(one) for one in message.filters])
-    return DeleteAclsResponse(
-        filter_results=tuple(
-            DeleteAclsFilterResult(error_message=None, matching_acls=tuple(map(_matching, of_filter)))
-            for of_filter in deleted
-        )
-    )
+    filters = [binding_filter(one) async for one in context.paced(message.filters)]
+    deleted = await authorizer_of(services).delete_acls(filters)
+    results = [
+        DeleteAclsFilterResult(error_message=None, matching_acls=tuple(map(_matching, of_filter)))
+        async for of_filter in context.paced(deleted)
+    ]
+    return DeleteAclsResponse(filter_results=tuple(results))
 
 
 def _matching(deleted: DeletedAcl) -> DeleteAclsMatchingAcl:

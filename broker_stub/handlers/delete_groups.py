@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
+from kce.broker_stub.handlers.long_answers import answer_in_steps
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse, ErrorCode
+from kce.wire.steps import STEP_MASK, Steps
 
 
-def respond(message: DeleteGroupsRequest, context: RequestContext, services: Services) -> DeleteGroupsResponse:
+def respond(message: DeleteGroupsRequest, context: RequestContext, services: Services) -> Steps[Answer | Later]:
     groups = dict.fromkeys(message.groups_names)
-    denied = services.authorization.denied(context, Operation.DELETE, ResourceType.GROUP, groups)
-    codes = dict(services.groups.delete({group: None for group in groups if group not in denied}))
-    codes |= {group: ErrorCode.GROUP_AUTHORIZATION_FAILED for group in groups if group in denied}
-    return DeleteGroupsResponse(
-        results=tuple(DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items())
-    )
+    denied = yield from services.authorization.denied_in_steps(context, Operation.DELETE, ResourceType.GROUP, groups)
+    deleted, refused = [], []
+    for i, group in enumerate(groups, 1):
+        if group in denied:
+            refused.append(DeletableGroupResult(group_id=group, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        else:
+            deleted.append(DeletableGroupResult(group_id=group, error_code=services.groups.delete([group])[group]))
+        if not i & STEP_MASK:
+            yield
+    return (yield from answer_in_steps(DeleteGroupsResponse(results=(*deleted, *refused)), context))
 
 
 def error_response(message: DeleteGroupsRequest, context: RequestContext, error: ErrorCode) -> DeleteGroupsResponse:
@@ -26,4 +32,4 @@ def error_response(message: DeleteGroupsRequest, context: RequestContext, error:
     )
 
 
-HANDLER: Final = Handler(DeleteGroupsRequest, answering(respond), error_response)
+HANDLER: Final = Handler(DeleteGroupsRequest, answering_in_steps(respond), error_response)

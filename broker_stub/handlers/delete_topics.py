@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from kce.broker_stub.errors import InvalidRequest
@@ -30,12 +31,15 @@ async def respond(
         has_error = context.api_version >= _FIRST_VERSION_WITH_DISABLED_ERROR
         disabled = ErrorCode.TOPIC_DELETION_DISABLED if has_error else ErrorCode.INVALID_REQUEST
         return error_response(message, context, disabled)
-    wanted = _resolved(_topics(message), services)
+    wanted = [
+        (services.metadata_cache.snapshot.topic_names.get(topic_id) if name is None else name, topic_id)
+        for name, topic_id in await _topics(message, context)
+    ]
     names = [name for name, _ in wanted if name is not None]
     hidden = services.authorization.denied_topics(context, Operation.DESCRIBE, names)
     denied = services.authorization.denied_topics(context, Operation.DELETE, names)
     results = []
-    for name, topic_id in wanted:
+    async for name, topic_id in context.paced(wanted):
         if name is not None and topic_id != NO_TOPIC_ID and name in hidden:
             results.append(_denied(None, topic_id))
         elif name is not None and name in denied:
@@ -56,20 +60,15 @@ async def respond(
     )
 
 
-def _topics(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
+async def _topics(message: DeleteTopicsRequest, context: RequestContext) -> Iterable[tuple[str | None, uuid.UUID]]:
     """Name and id of each topic, without repetitions. Raises InvalidRequest."""
-    topics = [(topic.name, topic.topic_id) for topic in message.topics]
-    topics += [(name, NO_TOPIC_ID) for name in message.topic_names]
-    for name, topic_id in topics:
+    topics: dict[tuple[str | None, uuid.UUID], None] = {}
+    named: Iterator[tuple[str | None, uuid.UUID]] = ((name, NO_TOPIC_ID) for name in message.topic_names)
+    async for name, topic_id in context.paced(chain(((t.name, t.topic_id) for t in message.topics), named)):
         if (name is None) == (topic_id == NO_TOPIC_ID):
             raise InvalidRequest("a topic needs either a name or an id")
-    return list(dict.fromkeys(topics))
-
-
-def _resolved(topics: list[tuple[str | None, uuid.UUID]], services: Services) -> list[tuple[str | None, uuid.UUID]]:
-    """The same with the names of those with an id, as far as they are known."""
-    names = services.metadata_cache.snapshot.topic_names
-    return [(names.get(topic_id) if name is None else name, topic_id) for name, topic_id in topics]
+        topics[name, topic_id] = None
+    return topics
 
 
 def _denied(name: str | None, topic_id: uuid.UUID) -> DeletableTopicResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.log import Log
 from kce.broker_stub.log.directory import LogDirectory
 from kce.broker_stub.reactor import RequestContext
@@ -22,11 +22,14 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 UNKNOWN_LAG: Final = -1
 
 
-def respond(message: DescribeLogDirsRequest, context: RequestContext, services: Services) -> DescribeLogDirsResponse:
-    wanted = None
-    if message.topics is not None:
-        wanted = {TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions}
+async def respond(
+    message: DescribeLogDirsRequest, context: RequestContext, services: Services
+) -> DescribeLogDirsResponse:
     logs = services.log_manager
+    wanted: set[TopicPartition] | None = None
+    if message.topics is not None:  # which may be very many
+        named = (TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions)
+        wanted = {tp async for tp in context.paced(named) if tp in logs.logs or tp in logs.future.logs}
 
     def lag(log: Log, is_future: bool) -> int:
         """-1 for a future log of a replica that is not here."""
@@ -82,4 +85,4 @@ def error_response(
     return DescribeLogDirsResponse(error_code=error)
 
 
-HANDLER: Final = Handler(DescribeLogDirsRequest, answering(respond), error_response, needs=Operation.DESCRIBE)
+HANDLER: Final = Handler(DescribeLogDirsRequest, answering_later(respond), error_response, needs=Operation.DESCRIBE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 import trio
@@ -24,7 +24,7 @@ from kce.wire import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from kce.wire.vocabulary import ElectionType, TopicPartition, by_topic
+from kce.wire.vocabulary import ElectionType, TopicPartition
 
 #: an error code and its message
 _Error: TypeAlias = tuple[int, str | None]
@@ -40,7 +40,13 @@ async def respond(message: ElectLeadersRequest, context: RequestContext, service
     except ValueError as e:
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(e)) from None
     for_all = message.topic_partitions is None
-    errors, leaders = await _elected(_with_partitions(message, services), context.api_version, services)
+    message = _with_partitions(message, services)
+    errors: dict[TopicPartition, _Error] = {}
+    leaders: dict[TopicPartition, int] = {}
+    async for tp, error in context.paced(await _elected(message, context.api_version, services)):
+        errors[tp] = error
+        if error[0] == ErrorCode.NONE:
+            leaders[tp] = services.controller.leader(tp)
 
     def is_known(now: MetadataSnapshot, tp: TopicPartition) -> bool:
         state = now.partition(tp)
@@ -49,12 +55,22 @@ async def respond(message: ElectLeadersRequest, context: RequestContext, service
     await wait_for(services, message.timeout_ms, lambda now: all(is_known(now, tp) for tp in leaders))
     snapshot = services.metadata_cache.snapshot
     final: dict[TopicPartition, _Error] = {}
-    for tp, error in errors.items():
+    async for tp, error in context.paced(errors.items()):
         if tp in leaders:
             final[tp] = error if is_known(snapshot, tp) else _TIMED_OUT  # rule 11.36
         elif not (for_all and error[0] == ErrorCode.ELECTION_NOT_NEEDED):  # rule 11.35
             final[tp] = error
-    return ElectLeadersResponse(replica_election_results=_results(final))
+    results: dict[str, list[PartitionResult]] = {}
+    async for (topic, number), error in context.paced(final.items()):
+        results.setdefault(topic, []).append(_result(number, error))
+    return ElectLeadersResponse(
+        replica_election_results=tuple(
+            [
+                ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+                async for topic, partitions in context.paced(results.items())
+            ]
+        )
+    )
 
 
 def _with_partitions(message: ElectLeadersRequest, services: Services) -> ElectLeadersRequest:
@@ -68,54 +84,48 @@ def _with_partitions(message: ElectLeadersRequest, services: Services) -> ElectL
 
 async def _elected(
     message: ElectLeadersRequest, api_version: int, services: Services
-) -> tuple[dict[TopicPartition, _Error], dict[TopicPartition, int]]:
-    """The controller's error for each partition, and the leader of each partition without an error.
+) -> Iterable[tuple[TopicPartition, _Error]]:
+    """The controller's error for each partition.
 
     Waits without a timeout: the client has its own (rules 3.38, 11.31).
     """
-    controller = services.controller
-    send, receive = trio.open_memory_channel[tuple[dict[TopicPartition, _Error], dict[TopicPartition, int]]](math.inf)
-
-    def reply(response: Message | None) -> None:
-        errors = _errors(message, ErrorCode.NOT_CONTROLLER)
-        if response is not None:
-            assert isinstance(response, ElectLeadersResponse)
-            errors = {
-                TopicPartition(result.topic, partition.partition_id): (partition.error_code, partition.error_message)
-                for result in response.replica_election_results
-                for partition in result.partition_result
-            }
-        leaders = {tp: controller.leader(tp) for tp, (code, _) in errors.items() if code == ErrorCode.NONE}
-        send.send_nowait((errors, leaders))
-
-    controller.submit(message, api_version, reply)
-    return await receive.receive()
-
-
-def _errors(message: ElectLeadersRequest, error: ErrorCode) -> dict[TopicPartition, _Error]:
-    """The same error for every partition of the request."""
-    topics = message.topic_partitions or ()
-    return {TopicPartition(topic.topic, number): (error, None) for topic in topics for number in topic.partitions}
-
-
-def _results(errors: Mapping[TopicPartition, _Error]) -> tuple[ReplicaElectionResult, ...]:
-    return tuple(
-        ReplicaElectionResult(
-            topic=topic,
-            partition_result=tuple(
-                PartitionResult(partition_id=number, error_code=code, error_message=text)
-                for number, (code, text) in partitions.items()
-            ),
-        )
-        for topic, partitions in by_topic(errors).items()
+    send, receive = trio.open_memory_channel[Message | None](math.inf)
+    services.controller.submit(message, api_version, send.send_nowait)
+    response = await receive.receive()
+    if response is None:
+        return _errors(message, ErrorCode.NOT_CONTROLLER)
+    assert isinstance(response, ElectLeadersResponse)
+    return (
+        (TopicPartition(result.topic, partition.partition_id), (partition.error_code, partition.error_message))
+        for result in response.replica_election_results
+        for partition in result.partition_result
     )
 
 
+def _errors(message: ElectLeadersRequest, error: ErrorCode) -> Iterator[tuple[TopicPartition, _Error]]:
+    """The same error for every partition of the request."""
+    for topic in message.topic_partitions or ():
+        for number in topic.partitions:
+            yield TopicPartition(topic.topic, number), (error, None)
+
+
+def _result(number: int, error: _Error) -> PartitionResult:
+    code, text = error
+    return PartitionResult(partition_id=number, error_code=code, error_message=text)
+
+
 def error_response(message: ElectLeadersRequest, context: RequestContext, error: ErrorCode) -> ElectLeadersResponse:
-    """The error for every partition, and at the top level in versions that have one (rule 11.35)."""
+    """The error for every partition, as often as it was named, and at the top level in versions that have one
+    (rule 11.35)."""
+    refused = error, None
     return ElectLeadersResponse(
         error_code=error if context.api_version > 0 else ErrorCode.NONE,
-        replica_election_results=_results(_errors(message, error)),
+        replica_election_results=tuple(
+            ReplicaElectionResult(
+                topic=topic.topic, partition_result=tuple(_result(number, refused) for number in topic.partitions)
+            )
+            for topic in message.topic_partitions or ()
+        ),
     )
 
 

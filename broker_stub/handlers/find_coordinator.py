@@ -11,7 +11,8 @@ from typing import Final
 
 from kce.broker_stub.authorization import DENIED
 from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import CLUSTER_NAME, Operation, ResourceType
@@ -88,4 +89,5 @@ def error_response(
     return FindCoordinatorResponse(coordinators=tuple(refusals))
 
 
-HANDLER: Final = Handler(FindCoordinatorRequest, answering(respond), error_response)
+_answer_each: Final = answering_each(respond, Arrays("coordinator_keys", "coordinators"))
+HANDLER: Final = Handler(FindCoordinatorRequest, _answer_each, error_response)

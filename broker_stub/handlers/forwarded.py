@@ -6,9 +6,10 @@ To forward another request, add it to `HANDLERS` and to the controller's table (
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from kce.broker_stub.handlers.base import Handler, R, Services
+from kce.broker_stub.handlers.base import Answer, Handler, R, Services, answer_later
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
@@ -30,6 +31,7 @@ from kce.wire import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from kce.wire.long_messages import is_long
 
 
 def forwarded(
@@ -47,7 +49,10 @@ def forwarded(
     def handle(request: Request, message: R, services: Services) -> None:
         def reply(answer: Message | None) -> None:
             try:
-                request.respond(response(error_code=refusal) if answer is None else answer)
+                if answer is not None and is_long(answer):
+                    answer_later(request, partial(_given, answer), services)
+                else:
+                    request.respond(response(error_code=refusal) if answer is None else answer)
             except EncodeError as e:  # must not fail the controller
                 request.fail(e)
 
@@ -57,6 +62,10 @@ def forwarded(
         return response(error_code=error) if error_response is None else error_response(message, error)
 
     return Handler(request_type, handle, failed, needs=needs)
+
+
+async def _given(answer: Message) -> Answer:
+    return Answer(answer)
 
 
 def with_message(response: Callable[..., Message]) -> Callable[..., Message]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 from kce.broker_stub.config_operations import Change
@@ -18,8 +18,8 @@ from kce.wire import IncrementalAlterConfigsResponseAlterConfigsResourceResponse
 def _each(
     message: IncrementalAlterConfigsRequest, context: RequestContext, services: Services
 ) -> AsyncGenerator[ResourceResponse | None, None]:
-    def changes_of(resource: RequestResource) -> Sequence[Change]:
-        return [Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
+    def changes_of(resource: RequestResource) -> Iterable[Change]:
+        return (Change(entry.name, entry.config_operation, entry.value) for entry in resource.configs)
 
     return alter_each(
         ResourceResponse, message.resources, changes_of, context, services, validate_only=message.validate_only

@@ -70,6 +70,7 @@ from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
 from kce.broker_stub.reactor.request import RequestQuota
+from kce.wire.long_messages import joined, parts
 from kce.wire.primitives import UNLIMITED
 from kce.wire.steps import Steps
 
@@ -223,3 +224,13 @@ class KafkaApis:
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
         handler = self._handlers[request.context.header.api_key]
         return handler.error_response(request.message, request.context, error_code(error))
+
+    def error_response_in_steps(self, request: Request, error: Exception) -> Steps[wire.Message | None]:
+        """Of a long request, whose error response is long as a rule."""
+        handler = self._handlers[request.context.header.api_key]
+        code = error_code(error)
+        if not handler.has_errors_of_parts:
+            return handler.error_response(request.message, request.context, code)
+        cut = parts(request.message)
+        answers = ((handler.error_response(part, request.context, code), depth) for part, depth in cut)
+        return (yield from joined(answers, handler.levels_left_out))

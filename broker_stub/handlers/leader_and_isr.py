@@ -77,4 +77,10 @@ def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -
     return None
 
 
-HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response, needs=Operation.CLUSTER_ACTION)
+HANDLER: Final = Handler(
+    LeaderAndIsrRequest,
+    handle,
+    error_response,
+    needs=Operation.CLUSTER_ACTION,
+    has_errors_of_parts=False,  # a partition has one
+)

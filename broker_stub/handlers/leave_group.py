@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.long_answers import Arrays, answering_each
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
@@ -27,4 +28,5 @@ def error_response(message: LeaveGroupRequest, context: RequestContext, error: E
     return LeaveGroupResponse(error_code=error)
 
 
-HANDLER: Final = Handler(LeaveGroupRequest, answering(respond), error_response)
+_answer_each: Final = answering_each(respond, Arrays("members", "members"))
+HANDLER: Final = Handler(LeaveGroupRequest, _answer_each, error_response)

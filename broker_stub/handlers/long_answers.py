@@ -13,12 +13,23 @@ from typing import Any, Final, NamedTuple, TypeVar
 import trio
 
 from kce import wire
-from kce.broker_stub.handlers.base import Answer, Later, Services, answering_in_steps, answering_later
+from kce.broker_stub.handlers.base import (
+    Answer,
+    Later,
+    Services,
+    answer_later,
+    answering_in_steps,
+    answering_later,
+    respond_to,
+)
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.wire.steps import STEP_MASK, Steps
+from kce.wire.long_messages import encoded_in_steps
+from kce.wire.long_messages import is_long as is_long_message
+from kce.wire.steps import STEP_MASK, Steps, finish
 from kce.wire.vocabulary import TopicPartition
 
 R = TypeVar("R", bound=wire.Message)
+S = TypeVar("S", bound=wire.Struct)
 V = TypeVar("V")
 
 #: elements of a long answer that are made in one step
@@ -94,7 +105,7 @@ def answering_each_later(
     return handle
 
 
-def is_long(message: wire.Message, arrays: Arrays, inner: Arrays | None = None) -> bool:
+def is_long(message: wire.Struct, arrays: Arrays, inner: Arrays | None = None) -> bool:
     """Whether the request has more elements than are answered in one step."""
     elements = getattr(message, arrays.asked)
     if len(elements) > _ELEMENTS_AT_ONCE or inner is None:
@@ -149,8 +160,8 @@ def each_in_steps(
     return Answer(replace(response, **{arrays.answered: wire.Encoded(count, pieces)}), errors)
 
 
-def parts(message: R, arrays: Arrays, inner: Arrays) -> Iterator[R]:
-    """The message in parts of which each is not long."""
+def parts(message: S, arrays: Arrays, inner: Arrays) -> Iterator[S]:
+    """The message, or part of one, in parts of which each is not long."""
     whole: Any = message
     for elements in _portions(getattr(message, arrays.asked), inner):
         entries = getattr(elements[0], inner.asked)
@@ -184,6 +195,53 @@ def encoded_by_topic(
             yield
         topics.append(encode(of_topic(topic, wire.Encoded(len(partitions), pieces))))
     return wire.Encoded(len(topics), topics)
+
+
+def answer_in_steps(message: wire.Message, context: RequestContext) -> Steps[Answer]:
+    """An answer that may be long, encoded in steps. Raises wire.EncodeError."""
+    if not is_long_message(message):
+        return Answer(message)
+    return Answer(*(yield from encoded_in_steps(message, api_version=context.api_version)))
+
+
+def respond_by_topic(
+    request: Request,
+    values: Iterable[tuple[TopicPartition, V]],
+    count: int,
+    of_partition: Callable[[int, V], wire.Struct],
+    of_topic: Callable[[str, Any], wire.Struct],
+    response: Callable[..., wire.Message],
+    services: Services,
+) -> None:
+    """Answer a request that has waited, with ``count`` values; in turns with other requests if there are many."""
+    steps = results_by_topic(values, of_partition, of_topic)
+    if count <= _ELEMENTS_AT_ONCE:
+        respond_to(request, lambda: response(topics=finish(steps)))
+        return
+
+    async def answer() -> Answer:
+        return Answer(response(topics=await request.in_turns(steps)))
+
+    answer_later(request, answer, services)
+
+
+def results_by_topic(
+    values: Iterable[tuple[TopicPartition, V]],
+    of_partition: Callable[[int, V], wire.Struct],
+    of_topic: Callable[[str, Any], wire.Struct],
+) -> Steps[tuple[Any, ...]]:
+    """The topics of an answer, grouped as by ``by_topic``."""
+    grouped: dict[str, dict[int, wire.Struct]] = {}
+    for i, ((topic, number), value) in enumerate(values, 1):
+        grouped.setdefault(topic, {})[number] = of_partition(number, value)
+        if not i & STEP_MASK:
+            yield
+    topics = []
+    for i, (topic, made) in enumerate(grouped.items(), 1):
+        topics.append(of_topic(topic, tuple(made.values())))
+        if not i & STEP_MASK:
+            yield
+    return tuple(topics)
 
 
 def _portions(elements: Iterable[Any], inner: Arrays | None) -> Iterator[list[Any]]:

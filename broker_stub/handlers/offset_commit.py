@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from kce import wire
-from kce.broker_stub.errors import error_code
+from kce.broker_stub.errors import Refused, error_code
 from kce.broker_stub.groups.coordinator import Committer
 from kce.broker_stub.groups.manager import Offsets
 from kce.broker_stub.groups.records import CommittedOffset
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Handler, Services, after_steps
 from kce.broker_stub.handlers.groups import instance_id_error
+from kce.broker_stub.handlers.long_answers import respond_by_topic, results_by_topic
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -24,7 +26,8 @@ from kce.wire import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from kce.wire.vocabulary import TopicPartition, by_topic
+from kce.wire.steps import STEP_MASK, Steps, finish
+from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -35,21 +38,41 @@ _DEFAULT: Final = -1
 _FEW: Final = 16
 
 
-def handle(request: Request, message: OffsetCommitRequest, services: Services) -> None:
+def handle(request: Request, message: OffsetCommitRequest, services: Services) -> Awaitable[None] | None:
     """Rule G7.1. Raises EncodeError, Refused."""
+    context = request.context
     error = instance_id_error(message.group_instance_id, services)
     if error is not None:
-        request.respond(error_response(message, request.context, error))
-        return
-    context, authorization = request.context, services.authorization
-    denied: Container[str] = ()
-    if authorization.is_on:
-        authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
-        denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
+        raise Refused(error)
+    services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+
+    def commit(checked: tuple[Offsets, dict[TopicPartition, ErrorCode]]) -> None:
+        offsets, codes = checked
+
+        def respond(committed: Mapping[TopicPartition, ErrorCode]) -> None:
+            _respond(request, codes, committed, services)
+
+        if not offsets:
+            respond({})
+        elif context.header.api_version < _FIRST_VERSION_OF_GROUPS:
+            services.spawn(lambda: _commit_to_zookeeper(message.group_id, offsets, services, respond))
+        else:
+            committer = Committer(message.generation_id_or_member_epoch, message.member_id, message.group_instance_id)
+            services.groups.commit(message.group_id, committer, offsets, respond)
+
+    return after_steps(request, _checked(message, context, services), commit)
+
+
+def _checked(
+    message: OffsetCommitRequest, context: RequestContext, services: Services
+) -> Steps[tuple[Offsets, dict[TopicPartition, ErrorCode]]]:
+    """What may be committed, and the errors of the rest."""
+    names = (topic.name for topic in message.topics)
+    denied = yield from services.authorization.denied_in_steps(context, Operation.READ, ResourceType.TOPIC, names)
     snapshot, now_ms = services.metadata_cache.snapshot, services.groups.manager.now_ms()
     expires = None if message.retention_time_ms == _DEFAULT else now_ms + message.retention_time_ms  # rule G7.15
     offsets, codes = {}, {}
-    for partition, entry in _entries(message):
+    for i, (partition, entry) in enumerate(_entries(message), 1):
         if partition.topic in denied:
             codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif snapshot.partition(partition) is None:
@@ -62,17 +85,9 @@ def handle(request: Request, message: OffsetCommitRequest, services: Services) -
                 entry.committed_leader_epoch,
                 expires,
             )
-
-    def respond(committed: Mapping[TopicPartition, ErrorCode]) -> None:
-        _respond(request, {**codes, **committed} if codes else committed)
-
-    if not offsets:
-        respond({})
-    elif context.header.api_version < _FIRST_VERSION_OF_GROUPS:
-        services.spawn(lambda: _commit_to_zookeeper(message.group_id, offsets, services, respond))
-    else:
-        committer = Committer(message.generation_id_or_member_epoch, message.member_id, message.group_instance_id)
-        services.groups.commit(message.group_id, committer, offsets, respond)
+        if not i & STEP_MASK:
+            yield
+    return offsets, codes
 
 
 def _entries(message: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, OffsetCommitRequestPartition]]:
@@ -102,10 +117,20 @@ async def _commit_to_zookeeper(
     respond(codes)
 
 
-def _respond(request: Request, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-    if request.is_timed or len(codes) > _FEW:
-        respond_to(request, lambda: _response(codes))
+def _respond(
+    request: Request,
+    refused: Mapping[TopicPartition, ErrorCode],
+    committed: Mapping[TopicPartition, ErrorCode],
+    services: Services,
+) -> None:
+    count = len(refused) + len(committed)
+    if request.is_timed or count > _FEW:
+        respond_by_topic(
+            request, chain(refused.items(), committed.items()), count,
+            _partition, _topic, OffsetCommitResponse, services,
+        )  # fmt: skip
     else:
+        codes = {**refused, **committed} if refused else committed
         request.respond_encoded(*_encoded_response(request.context.header.api_version, tuple(codes.items())))
 
 
@@ -114,28 +139,26 @@ def _encoded_response(
     version: int, codes: tuple[tuple[TopicPartition, ErrorCode], ...]
 ) -> tuple[bytes, Mapping[int, int]]:
     """With the error codes in it. Members commit the same partitions again and again. Raises EncodeError."""
-    response = _response(dict(codes))
+    response = OffsetCommitResponse(topics=finish(results_by_topic(codes, _partition, _topic)))
     return wire.encode_response(response, api_version=version, correlation_id=0), wire.error_counts(response)
 
 
-def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=tuple(
-            OffsetCommitResponseTopic(
-                name=topic,
-                partitions=tuple(
-                    OffsetCommitResponsePartition(partition_index=number, error_code=code)
-                    for number, code in of_topic.items()
-                ),
-            )
-            for topic, of_topic in by_topic(codes).items()
-        )
-    )
+def _partition(number: int, code: ErrorCode) -> OffsetCommitResponsePartition:
+    return OffsetCommitResponsePartition(partition_index=number, error_code=code)
+
+
+def _topic(name: str, partitions: tuple[OffsetCommitResponsePartition, ...]) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(name=name, partitions=partitions)
 
 
 def error_response(message: OffsetCommitRequest, context: RequestContext, error: ErrorCode) -> OffsetCommitResponse:
-    """The error for every partition (rule G7.2)."""
-    return _response({partition: error for partition, _ in _entries(message)})
+    """The error for every partition, as often as it was named (rule G7.2)."""
+    return OffsetCommitResponse(
+        topics=tuple(
+            _topic(topic.name, tuple(_partition(entry.partition_index, error) for entry in topic.partitions))
+            for topic in message.topics
+        )
+    )
 
 
 HANDLER: Final = Handler(

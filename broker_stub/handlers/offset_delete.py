@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
+from kce.broker_stub.handlers.long_answers import answer_in_steps, results_by_topic
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -14,41 +16,43 @@ from kce.wire import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from kce.wire.vocabulary import TopicPartition, by_topic
+from kce.wire.steps import STEP_MASK, Steps
+from kce.wire.vocabulary import TopicPartition
 
 
-def respond(message: OffsetDeleteRequest, context: RequestContext, services: Services) -> OffsetDeleteResponse:
+def respond(message: OffsetDeleteRequest, context: RequestContext, services: Services) -> Steps[Answer | Later]:
     """Raises Refused."""
     authorization = services.authorization
     authorization.check(context, Operation.DELETE, ResourceType.GROUP, message.group_id)
-    denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
+    names = (topic.name for topic in message.topics)
+    denied = yield from authorization.denied_in_steps(context, Operation.READ, ResourceType.TOPIC, names)
     snapshot = services.metadata_cache.snapshot
     codes: dict[TopicPartition, ErrorCode] = {}
     known = []
-    for topic in message.topics:
-        for entry in topic.partitions:
-            partition = TopicPartition(topic.name, entry.partition_index)
-            if topic.name in denied:
-                codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif snapshot.partition(partition) is None:
-                codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                known.append(partition)
-    error, deleted = services.groups.delete_offsets(message.group_id, known)
+    entries = ((topic.name, entry.partition_index) for topic in message.topics for entry in topic.partitions)
+    for i, (name, number) in enumerate(entries, 1):
+        partition = TopicPartition(name, number)
+        if name in denied:
+            codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif snapshot.partition(partition) is None:
+            codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            known.append(partition)
+        if not i & STEP_MASK:
+            yield
+    error, deleted = services.groups.delete_offsets(message.group_id, list(dict.fromkeys(known)))
     if error is not ErrorCode.NONE:
-        return error_response(message, context, error)
-    return OffsetDeleteResponse(
-        topics=tuple(
-            OffsetDeleteResponseTopic(
-                name=name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(partition_index=number, error_code=code)
-                    for number, code in of_topic.items()
-                ),
-            )
-            for name, of_topic in by_topic({**codes, **deleted}).items()
-        )
-    )
+        return Answer(error_response(message, context, error))
+    topics = yield from results_by_topic(chain(codes.items(), deleted.items()), _partition, _topic)
+    return (yield from answer_in_steps(OffsetDeleteResponse(topics=topics), context))
+
+
+def _partition(number: int, code: ErrorCode) -> OffsetDeleteResponsePartition:
+    return OffsetDeleteResponsePartition(partition_index=number, error_code=code)
+
+
+def _topic(name: str, partitions: tuple[OffsetDeleteResponsePartition, ...]) -> OffsetDeleteResponseTopic:
+    return OffsetDeleteResponseTopic(name=name, partitions=partitions)
 
 
 def error_response(message: OffsetDeleteRequest, context: RequestContext, error: ErrorCode) -> OffsetDeleteResponse:
@@ -56,4 +60,4 @@ def error_response(message: OffsetDeleteRequest, context: RequestContext, error:
     return OffsetDeleteResponse(error_code=error)
 
 
-HANDLER: Final = Handler(OffsetDeleteRequest, answering(respond), error_response)
+HANDLER: Final = Handler(OffsetDeleteRequest, answering_in_steps(respond), error_response)

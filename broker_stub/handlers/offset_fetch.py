@@ -20,7 +20,14 @@ from kce.broker_stub.handlers.base import (
     answering_in_steps,
     answering_later,
 )
-from kce.broker_stub.handlers.long_answers import Arrays, answering_each, encoded_by_topic, is_long, parts
+from kce.broker_stub.handlers.long_answers import (
+    Arrays,
+    answer_in_steps,
+    encoded_by_topic,
+    is_long,
+    parts,
+    results_by_topic,
+)
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -36,13 +43,16 @@ from kce.wire import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kce.wire.steps import Steps
+from kce.wire.long_messages import is_long as is_long_message
+from kce.wire.steps import Steps, finish
 from kce.wire.vocabulary import NO_EPOCH, TopicPartition, by_topic
 
 log = logging.getLogger(__name__)
 
 _FIRST_VERSION_OF_GROUPS: Final = 1
 _FIRST_BATCHED_VERSION: Final = 8
+#: that are answered in one step: some have 1000 partitions
+_FEW_GROUPS: Final = 15
 _NO_OFFSET: Final = CommittedOffset(offset=-1, commit_timestamp=-1, leader_epoch=NO_EPOCH)
 
 _DENIED: Final = FetchedOffset(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -121,15 +131,9 @@ def _respond_in_steps(
     message: OffsetFetchRequest, context: RequestContext, services: Services
 ) -> Steps[Answer | Later]:
     """Of one group: what ``_respond`` gives, for very many partitions."""
-    allowed: dict[TopicPartition, FetchedOffset] = {}
-    denied: dict[TopicPartition, FetchedOffset] = {}
-    for part in parts(message, _TOPICS, _PARTITIONS):
-        error, found = _fetched(message.group_id, part.topics, message, context, services)
-        if error is not ErrorCode.NONE:
-            return Answer(_single({}, error))
-        for partition, fetched in found.items():
-            (denied if fetched is _DENIED else allowed)[partition] = fetched
-        yield
+    error, found_ones = yield from _fetched_in_steps(message, message, context, services)
+    if error is not ErrorCode.NONE:
+        return Answer(_single({}, error))
     errors = Counter({int(ErrorCode.NONE): 1})  # of the response itself
 
     def of_partition(number: int, fetched: FetchedOffset) -> OffsetFetchResponsePartition:
@@ -139,21 +143,58 @@ def _respond_in_steps(
     def of_topic(name: str, partitions: Any) -> OffsetFetchResponseTopic:
         return OffsetFetchResponseTopic(name=name, partitions=partitions)
 
-    found_ones = chain(allowed.items(), denied.items())
     topics: Any = yield from encoded_by_topic(found_ones, of_partition, of_topic, context.header)
     return Answer(OffsetFetchResponse(topics=topics), errors)
 
 
+def _fetched_in_steps(
+    group: OffsetFetchRequest | OffsetFetchRequestGroup,
+    message: OffsetFetchRequest,
+    context: RequestContext,
+    services: Services,
+) -> Steps[tuple[ErrorCode, Iterable[tuple[TopicPartition, FetchedOffset]]]]:
+    """``_fetched`` of a group with very many partitions."""
+    allowed: dict[TopicPartition, FetchedOffset] = {}
+    denied: dict[TopicPartition, FetchedOffset] = {}
+    for part in parts(group, _TOPICS, _PARTITIONS):
+        error, found = _fetched(group.group_id, part.topics, message, context, services)
+        if error is not ErrorCode.NONE:
+            return error, ()
+        for partition, fetched in found.items():
+            (denied if fetched is _DENIED else allowed)[partition] = fetched
+        yield
+    return ErrorCode.NONE, chain(allowed.items(), denied.items())
+
+
+def _respond_to_groups_in_steps(
+    message: OffsetFetchRequest, context: RequestContext, services: Services
+) -> Steps[Answer | Later]:
+    """What ``_respond`` gives, for very many groups or partitions."""
+    groups = []
+    for i, group in enumerate(message.groups, 1):
+        if group.topics and is_long(group, _TOPICS, _PARTITIONS):
+            error, found_ones = yield from _fetched_in_steps(group, message, context, services)
+            topics = yield from results_by_topic(found_ones, _partition_of_group, _topic_of_group)
+            groups.append(OffsetFetchResponseGroup(group_id=group.group_id, error_code=error, topics=topics))
+        else:
+            error, found = _fetched(group.group_id, group.topics, message, context, services)
+            groups.append(_group(group, found, error))
+        if not i & _FEW_GROUPS:
+            yield
+    return (yield from answer_in_steps(OffsetFetchResponse(groups=tuple(groups)), context))
+
+
 _answer: Final = answering(_respond)
 _answer_in_steps: Final = answering_in_steps(_respond_in_steps)
-_answer_each: Final = answering_each(_respond, Arrays("groups", "groups"))
+_answer_groups_in_steps: Final = answering_in_steps(_respond_to_groups_in_steps)
 _answer_from_zookeeper: Final = answering_later(_respond_from_zookeeper)
 
 
 def handle(request: Request, message: OffsetFetchRequest, services: Services) -> Awaitable[None] | None:
     version = request.context.api_version
     if version >= _FIRST_BATCHED_VERSION:
-        return _answer_each(request, message, services)
+        is_short = len(message.groups) <= _FEW_GROUPS and not is_long_message(message)
+        return (_answer if is_short else _answer_groups_in_steps)(request, message, services)
     if version < _FIRST_VERSION_OF_GROUPS:
         return _answer_from_zookeeper(request, message, services)
     if message.topics and is_long(message, _TOPICS, _PARTITIONS):
@@ -202,16 +243,16 @@ def _group(group: OffsetFetchRequestGroup, found: Fetched, error: ErrorCode) -> 
     return OffsetFetchResponseGroup(
         group_id=group.group_id,
         error_code=error,
-        topics=tuple(
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=tuple(
-                    _partition(OffsetFetchResponsePartitions, number, fetched) for number, fetched in of_topic.items()
-                ),
-            )
-            for topic, of_topic in by_topic(found).items()
-        ),
+        topics=finish(results_by_topic(found.items(), _partition_of_group, _topic_of_group)),
     )
+
+
+def _partition_of_group(number: int, fetched: FetchedOffset) -> OffsetFetchResponsePartitions:
+    return _partition(OffsetFetchResponsePartitions, number, fetched)
+
+
+def _topic_of_group(name: str, partitions: tuple[OffsetFetchResponsePartitions, ...]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(name=name, partitions=partitions)
 
 
 def error_response(message: OffsetFetchRequest, context: RequestContext, error: ErrorCode) -> OffsetFetchResponse:

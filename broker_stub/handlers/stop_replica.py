@@ -36,4 +36,10 @@ def _response(error: ErrorCode, codes: Mapping[TopicPartition, ErrorCode]) -> St
     return StopReplicaResponse(error_code=error, partition_errors=errors)
 
 
-HANDLER: Final = Handler(StopReplicaRequest, answering(logged(respond)), error_response, needs=Operation.CLUSTER_ACTION)
+HANDLER: Final = Handler(
+    StopReplicaRequest,
+    answering(logged(respond)),
+    error_response,
+    needs=Operation.CLUSTER_ACTION,
+    has_errors_of_parts=False,  # a partition has one
+)

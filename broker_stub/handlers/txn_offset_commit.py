@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from kce.broker_stub.groups.coordinator import Committer
 from kce.broker_stub.groups.manager import Producer
 from kce.broker_stub.groups.records import CommittedOffset
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.base import Handler, Services, after_steps
+from kce.broker_stub.handlers.long_answers import respond_by_topic
 from kce.broker_stub.handlers.transactions import check_supported
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.reactor import Request, RequestContext
@@ -24,7 +26,8 @@ from kce.wire import (
     TxnOffsetCommitResponseTopic,
 )
 from kce.wire.record import NO_PRODUCER
-from kce.wire.vocabulary import TopicPartition, by_topic
+from kce.wire.steps import STEP_MASK, Steps
+from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +36,28 @@ _LOAD_IN_PROGRESS_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 
 
-def handle(request: Request, message: TxnOffsetCommitRequest, services: Services) -> None:
+def handle(request: Request, message: TxnOffsetCommitRequest, services: Services) -> Awaitable[None] | None:
     """Rule G7.17. Raises Refused, EncodeError."""
     check_supported(services)
     context, authorization = request.context, services.authorization
     authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, message.transactional_id)
     authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
-    denied = authorization.denied_topics(context, Operation.READ, (topic.name for topic in message.topics))
+    return after_steps(
+        request, _checked(message, context, services), lambda checked: _commit(request, message, services, *checked)
+    )
+
+
+def _checked(
+    message: TxnOffsetCommitRequest, context: RequestContext, services: Services
+) -> Steps[tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]]:
+    """What may be committed, and the errors of the rest."""
+    names = (topic.name for topic in message.topics)
+    denied = yield from services.authorization.denied_in_steps(context, Operation.READ, ResourceType.TOPIC, names)
     snapshot = services.metadata_cache.snapshot
     now_ms = services.groups.manager.now_ms()
     refused: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    for partition, entry in _entries(message):
+    for i, (partition, entry) in enumerate(_entries(message), 1):
         if partition.topic in denied:
             refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif snapshot.partition(partition) is None:
@@ -56,10 +69,24 @@ def handle(request: Request, message: TxnOffsetCommitRequest, services: Services
                 metadata=entry.committed_metadata or "",
                 leader_epoch=entry.committed_leader_epoch,
             )
+        if not i & STEP_MASK:
+            yield
+    return offsets, refused
 
+
+def _commit(
+    request: Request,
+    message: TxnOffsetCommitRequest,
+    services: Services,
+    offsets: dict[TopicPartition, CommittedOffset],
+    refused: Mapping[TopicPartition, ErrorCode],
+) -> None:
     def respond(committed: Mapping[TopicPartition, ErrorCode]) -> None:
-        codes = {p: _known_to(code, request.context.header.api_version) for p, code in committed.items()}
-        respond_to(request, lambda: _response({**refused, **codes}))
+        codes = ((p, _known_to(code, request.context.header.api_version)) for p, code in committed.items())
+        respond_by_topic(
+            request, chain(refused.items(), codes), len(refused) + len(committed),
+            _partition, _topic, TxnOffsetCommitResponse, services,
+        )  # fmt: skip
 
     def verify(partition: TopicPartition, done: Callable[[ErrorCode, VerificationGuard | None], None]) -> None:
         def verified(result: Verified) -> None:
@@ -93,26 +120,24 @@ def _entries(message: TxnOffsetCommitRequest) -> Iterator[tuple[TopicPartition, 
             yield TopicPartition(topic.name, entry.partition_index), entry
 
 
-def _response(codes: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=tuple(
-            TxnOffsetCommitResponseTopic(
-                name=topic,
-                partitions=tuple(
-                    TxnOffsetCommitResponsePartition(partition_index=number, error_code=code)
-                    for number, code in of_topic.items()
-                ),
-            )
-            for topic, of_topic in by_topic(codes).items()
-        )
-    )
+def _partition(number: int, code: ErrorCode) -> TxnOffsetCommitResponsePartition:
+    return TxnOffsetCommitResponsePartition(partition_index=number, error_code=code)
+
+
+def _topic(name: str, partitions: tuple[TxnOffsetCommitResponsePartition, ...]) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(name=name, partitions=partitions)
 
 
 def error_response(
     message: TxnOffsetCommitRequest, context: RequestContext, error: ErrorCode
 ) -> TxnOffsetCommitResponse:
-    """The error for every partition."""
-    return _response({partition: error for partition, _ in _entries(message)})
+    """The error for every partition, as often as it was named."""
+    return TxnOffsetCommitResponse(
+        topics=tuple(
+            _topic(topic.name, tuple(_partition(entry.partition_index, error) for entry in topic.partitions))
+            for topic in message.topics
+        )
+    )
 
 
 HANDLER: Final = Handler(TxnOffsetCommitRequest, handle, error_response)

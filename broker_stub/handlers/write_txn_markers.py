@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.handlers.base import Handler, Services, respond_to, with_settings
+from kce.broker_stub.handlers.base import (
+    Answer,
+    Handler,
+    Services,
+    after_steps,
+    answer_later,
+    respond_to,
+    with_settings,
+)
+from kce.broker_stub.handlers.long_answers import results_by_topic
 from kce.broker_stub.handlers.transactions import check_supported
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log import Origin
@@ -25,13 +35,14 @@ from kce.wire import (
 )
 from kce.wire.record import NO_PRODUCER, EndTransactionMarker
 from kce.wire.record_batch import write_values
-from kce.wire.vocabulary import TopicPartition, by_topic
+from kce.wire.steps import STEP_MASK, Steps, finish
+from kce.wire.vocabulary import TopicPartition
 
 #: by producer id
 Codes = dict[int, dict[TopicPartition, ErrorCode]]
 
 
-def handle(request: Request, message: WriteTxnMarkersRequest, services: Services) -> None:
+def handle(request: Request, message: WriteTxnMarkersRequest, services: Services) -> Awaitable[None] | None:
     """Answered when every append has ended (rules T7.3, T7.7). Raises Refused."""
     check_supported(services)
     context, authorization = request.context, services.authorization
@@ -41,7 +52,11 @@ def handle(request: Request, message: WriteTxnMarkersRequest, services: Services
     waiting = len(message.markers)
 
     def respond() -> None:
-        respond_to(request, lambda: _response(codes))
+        steps = _response(codes)
+        if sum(map(len, codes.values()), len(codes)) > STEP_MASK:
+            answer_later(request, partial(_made, request, steps), services)
+        else:
+            respond_to(request, lambda: finish(steps))
 
     def done(marker: WritableTxnMarker, result: Mapping[TopicPartition, ErrorCode]) -> None:
         nonlocal waiting
@@ -51,10 +66,19 @@ def handle(request: Request, message: WriteTxnMarkersRequest, services: Services
         if not waiting:
             respond()
 
+    def write() -> Steps[None]:
+        for i, marker in enumerate(message.markers, 1):
+            yield from _write(marker, services, done)
+            if not i & STEP_MASK:
+                yield
+
     if not message.markers:
         respond()
-    for marker in message.markers:
-        _write(marker, services, done)
+    return after_steps(request, write(), lambda _: None)
+
+
+async def _made(request: Request, steps: Steps[WriteTxnMarkersResponse]) -> Answer:
+    return Answer(await request.in_turns(steps))
 
 
 def _partitions(marker: WritableTxnMarker) -> Iterator[TopicPartition]:
@@ -67,18 +91,20 @@ def _write(
     marker: WritableTxnMarker,
     services: Services,
     done: Callable[[WritableTxnMarker, Mapping[TopicPartition, ErrorCode]], None],
-) -> None:
+) -> Steps[None]:
     """Rules T7.2, T7.6. Raises Refused."""
-    writable: list[TopicPartition] = []
+    writable: dict[TopicPartition, None] = {}
     refused: dict[TopicPartition, ErrorCode] = {}
-    for partition in _partitions(marker):
+    for i, partition in enumerate(_partitions(marker), 1):
         hosted = services.replica_manager.partitions.get(partition)
         if hosted is None or hosted.log is None:
             refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif hosted.log.config.record_version < 2:
             refused[partition] = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
         else:
-            writable.append(partition)
+            writable[partition] = None
+        if not i & STEP_MASK:
+            yield
     if writable and NO_PRODUCER in (marker.producer_id, marker.producer_epoch):
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without producer id or epoch")
 
@@ -116,25 +142,22 @@ def _batch(marker: WritableTxnMarker, now_ms: int) -> bytes:
     )
 
 
-def _response(codes: Codes) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
-        markers=tuple(
-            WritableTxnMarkerResult(
-                producer_id=producer_id,
-                topics=tuple(
-                    WritableTxnMarkerTopicResult(
-                        name=topic,
-                        partitions=tuple(
-                            WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
-                            for number, code in of_topic.items()
-                        ),
-                    )
-                    for topic, of_topic in by_topic(of_producer).items()
-                ),
-            )
-            for producer_id, of_producer in codes.items()
-        )
-    )
+def _response(codes: Codes) -> Steps[WriteTxnMarkersResponse]:
+    markers = []
+    for i, (producer_id, of_producer) in enumerate(codes.items(), 1):
+        topics = yield from results_by_topic(of_producer.items(), _partition, _topic)
+        markers.append(WritableTxnMarkerResult(producer_id=producer_id, topics=topics))
+        if not i & STEP_MASK:
+            yield
+    return WriteTxnMarkersResponse(markers=tuple(markers))
+
+
+def _partition(number: int, code: ErrorCode) -> WritableTxnMarkerPartitionResult:
+    return WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
+
+
+def _topic(name: str, partitions: tuple[WritableTxnMarkerPartitionResult, ...]) -> WritableTxnMarkerTopicResult:
+    return WritableTxnMarkerTopicResult(name=name, partitions=partitions)
 
 
 def error_response(
@@ -144,11 +167,12 @@ def error_response(
     codes: Codes = {}
     for marker in message.markers:
         codes[marker.producer_id] = dict.fromkeys(_partitions(marker), error)
-    return _response(codes)
+    return finish(_response(codes))
 
 
 HANDLER: Final = Handler(
     WriteTxnMarkersRequest,
     with_settings(handle, lambda message: (topic.name for marker in message.markers for topic in marker.topics)),
     error_response,
+    has_errors_of_parts=False,  # a producer has one
 )

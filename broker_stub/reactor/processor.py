@@ -157,7 +157,7 @@ class Processor:
     ) -> Request:
         header, message = decoded
         return Request(
-            RequestContext(header, connection.context),
+            RequestContext(header, connection.context, self.turns),
             message,
             connection=connection,
             responder=self,

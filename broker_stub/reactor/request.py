@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -20,7 +20,9 @@ from kce import wire
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
-from kce.wire.steps import STEP_MASK, Steps
+from kce.pauses import Paced
+from kce.wire.long_messages import encoded_in_steps, freed, is_long
+from kce.wire.steps import Steps
 
 T = TypeVar("T")
 
@@ -46,6 +48,8 @@ class RequestContext(NamedTuple):
 
     header: wire.Header
     connection: ConnectionContext
+    #: of the request's plane
+    turns: Turns | None = None
 
     @property
     def api_version(self) -> int:
@@ -62,6 +66,10 @@ class RequestContext(NamedTuple):
     @property
     def client_host(self) -> str:
         return self.connection.client_host
+
+    def paced(self, items: Iterable[T]) -> Paced[T]:
+        """To iterate over very many, in turns with other requests."""
+        return Paced(items) if self.turns is None else Paced(items, self.turns.pause)
 
 
 class Requester(Protocol):
@@ -133,6 +141,9 @@ class Apis(Protocol):
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
         """The generic error response (rule 9.4). None if there is none for this request: the connection closes."""
+
+    def error_response_in_steps(self, request: Request, error: Exception) -> Steps[wire.Message | None]:
+        """``error_response`` with pauses."""
 
 
 class Action(enum.Enum):
@@ -224,6 +235,17 @@ class Request:
             self.throttle(throttle_ms)
         self._answer(Action.SEND, payload)
 
+    async def respond_in_turns(self, message: wire.Message, errors: Mapping[int, int] | None = None) -> None:
+        """``respond`` to a request that may have a long answer. Raises wire.EncodeError."""
+        whole: list[wire.Message] = []
+        if errors is None and is_long(message):
+            whole.append(message)
+            message, errors = await self.in_turns(encoded_in_steps(message, api_version=self.context.api_version))
+        self.respond(message, errors)
+        del message
+        if whole:
+            await self.in_turns(freed(whole.pop()))
+
     def _throttled(self, quota: RequestQuota, throttle_ms: int, message: Any) -> tuple[int, wire.Message]:
         """For how long, and the response that says so."""
         if quota.is_exempt(self, getattr(message, "error_code", 0)):
@@ -304,11 +326,31 @@ class Request:
         if message is None:
             self.close_connection()
             return
+        self._charge_failure(error)
+        self.respond(message)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its error response is to be made in turns with other requests."""
+        return isinstance(self.message, wire.Message) and is_long(self.message)
+
+    async def fail_in_turns(self, error: Exception) -> None:
+        """``fail`` for a request that may be long."""
+        if self.answered or not self.is_long:
+            self.fail(error)
+            return
+        message = await self.in_turns(self._apis.error_response_in_steps(self, error))
+        if message is None:
+            self.close_connection()
+            return
+        self._charge_failure(error)
+        await self.respond_in_turns(message)
+
+    def _charge_failure(self, error: Exception) -> None:
         quota = self._apis.request_quota
         if quota is not None and quota.is_failure_exempt(self, error):
             self.exempt()
         self.charge()
-        self.respond(message)
 
     def _answer(self, action: Action, payload: wire.Payload = b"") -> None:
         if self.answered:
@@ -327,13 +369,10 @@ class Request:
         message: Any = self.message
         arrays = {f.name: value for f in message.__fields__ if isinstance(value := getattr(message, f.name), tuple)}
         self.message = replace(message, **dict.fromkeys(arrays, ()))
-        lists = [list(value) for value in arrays.values()]
+        rest = freed(message)
         del message, arrays, self.waits
         self.waits = None
-        for each in lists:
-            while each:
-                del each[-STEP_MASK:]
-                yield
+        yield from rest
 
     def dequeued(self) -> None:
         """A handler took the request out of the queue."""

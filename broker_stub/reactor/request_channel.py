@@ -83,7 +83,7 @@ class RequestChannel:
                 try:
                     await request.waits
                 except Exception as e:  # noqa: BLE001 - logged there
-                    self._failed(request, e)
+                    await self._failed_in_turns(request, e)
                 request.handled()
             finally:
                 self._release_handler()
@@ -95,24 +95,41 @@ class RequestChannel:
         try:
             request.waits = self._apis.handle(request)
         except Exception as e:  # noqa: BLE001 - logged there
-            self._failed(request, e)
+            if request.is_long:
+                request.waits = self._failed_in_turns(request, e)
+            else:
+                self._failed(request, e)
         if request.waits is not None:
             return False
         request.handled()
         return True
 
     def _failed(self, request: Request, error: Exception) -> None:  # rules B1.31, B1.41
+        self._log(request, error)
+        try:
+            request.fail(error)
+        except Exception:  # noqa: BLE001 - logged there
+            self._failed_again(request)
+
+    async def _failed_in_turns(self, request: Request, error: Exception) -> None:
+        self._log(request, error)
+        try:
+            await request.fail_in_turns(error)
+        except Exception:  # noqa: BLE001 - logged there
+            self._failed_again(request)
+
+    def _log(self, request: Request, error: Exception) -> None:
         if isinstance(error, ApiException):
             log.info("%s is refused: %s", request, error)
         else:
             self._metrics.handler_errors += 1
             log.exception("%s failed", request, exc_info=error)
-        try:
-            request.fail(error)
-        except Exception:  # even the error response failed
-            log.exception("%s: the error response failed", request)
-            if not request.answered:
-                request.close_connection()
+
+    def _failed_again(self, request: Request) -> None:
+        """Even the error response failed."""
+        log.exception("%s: the error response failed", request)
+        if not request.answered:
+            request.close_connection()
 
     async def _take_handler(self, sender: Sender) -> None:
         if self._free > 0:

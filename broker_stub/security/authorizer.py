@@ -15,6 +15,7 @@ from kce.broker_stub.security.acl_cache import AclCache
 from kce.broker_stub.security.filters import AclBinding, AclBindingFilter
 from kce.broker_stub.security.operations import Operation, PermissionType, ResourceType
 from kce.broker_stub.security.principal import KafkaPrincipal
+from kce.pauses import Paced
 from kce.wire.configuration import ConfigError, Properties
 from kce.zookeeper.security_nodes import (
     AccessControlEntry,
@@ -169,7 +170,7 @@ class AclAuthorizer:
         """What is wrong with each, in their order; None: it exists now."""
         results: list[Exception | None] = [None] * len(bindings)
         of_resource: dict[ResourcePattern, list[int]] = {}
-        for i, binding in enumerate(bindings):
+        async for i, binding in Paced(enumerate(bindings)):
             results[i] = self._refusal(binding)
             if results[i] is None:
                 of_resource.setdefault(binding.pattern, []).append(i)
@@ -202,7 +203,7 @@ class AclAuthorizer:
             named = (pattern for one in filters for pattern in one.patterns())
             for resource in dict.fromkeys((*self.cache.resources(), *named)):
                 await trio.lowlevel.checkpoint()
-                matching = [i for i, one in enumerate(filters) if one.matches_pattern(resource)]
+                matching = [i async for i, one in Paced(enumerate(filters)) if one.matches_pattern(resource)]
                 if matching:
                     for i, found in await self._delete(resource, matching, filters):
                         deleted[i].append(found)

@@ -18,6 +18,8 @@ from kce.broker_stub.handlers.base import Handler
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor.request import ConnectionContext, RequestContext
 from kce.wire import ErrorCode
+from kce.wire.long_messages import joined, parts
+from kce.wire.steps import finish
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -93,7 +95,147 @@ NOT_ADDED = (
         ),
     ),
 )
+#: partitions of topics that a request names again
+AGAIN: Final = (("a", (0, 0)), ("b", (2,)), ("a", (1,)))
 ERRORS: Final = [
+    (
+        wire.OffsetCommitRequest(
+            topics=tuple(
+                wire.OffsetCommitRequestTopic(
+                    name=name,
+                    partitions=tuple(wire.OffsetCommitRequestPartition(partition_index=number) for number in numbers),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+        (0, 9),
+        wire.OffsetCommitResponse(
+            topics=tuple(
+                wire.OffsetCommitResponseTopic(
+                    name=name,
+                    partitions=tuple(
+                        wire.OffsetCommitResponsePartition(partition_index=number, error_code=ERROR)
+                        for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+    ),
+    (
+        wire.TxnOffsetCommitRequest(
+            topics=tuple(
+                wire.TxnOffsetCommitRequestTopic(
+                    name=name,
+                    partitions=tuple(
+                        wire.TxnOffsetCommitRequestPartition(partition_index=number) for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+        (0, 4),
+        wire.TxnOffsetCommitResponse(
+            topics=tuple(
+                wire.TxnOffsetCommitResponseTopic(
+                    name=name,
+                    partitions=tuple(
+                        wire.TxnOffsetCommitResponsePartition(partition_index=number, error_code=ERROR)
+                        for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+    ),
+    (
+        wire.DeleteRecordsRequest(
+            topics=tuple(
+                wire.DeleteRecordsTopic(
+                    name=name,
+                    partitions=tuple(wire.DeleteRecordsPartition(partition_index=number) for number in numbers),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+        (0, 2),
+        wire.DeleteRecordsResponse(
+            topics=tuple(
+                wire.DeleteRecordsTopicResult(
+                    name=name,
+                    partitions=tuple(
+                        wire.DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1, error_code=ERROR)
+                        for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+    ),
+    (
+        wire.AddPartitionsToTxnRequest(
+            v3_and_below_topics=tuple(
+                wire.AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in AGAIN
+            )
+        ),
+        (0, 3),
+        wire.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=tuple(
+                wire.AddPartitionsToTxnTopicResult(
+                    name=name,
+                    results_by_partition=tuple(
+                        wire.AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=ERROR)
+                        for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+    ),
+    (
+        wire.ElectLeadersRequest(
+            topic_partitions=tuple(
+                wire.ElectLeadersRequestTopicPartitions(topic=name, partitions=numbers) for name, numbers in AGAIN
+            )
+        ),
+        (1, 2),
+        wire.ElectLeadersResponse(
+            error_code=ERROR,
+            replica_election_results=tuple(
+                wire.ReplicaElectionResult(
+                    topic=name,
+                    partition_result=tuple(
+                        wire.PartitionResult(partition_id=number, error_code=ERROR, error_message=None)
+                        for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            ),
+        ),
+    ),
+    (
+        wire.AlterReplicaLogDirsRequest(
+            dirs=tuple(
+                wire.AlterReplicaLogDir(
+                    path="/d", topics=(wire.AlterReplicaLogDirTopic(name=name, partitions=numbers),)
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+        (0, 2),
+        wire.AlterReplicaLogDirsResponse(
+            results=tuple(
+                wire.AlterReplicaLogDirTopicResult(
+                    topic_name=name,
+                    partitions=tuple(
+                        wire.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=ERROR)
+                        for number in numbers
+                    ),
+                )
+                for name, numbers in AGAIN
+            )
+        ),
+    ),
     (
         wire.MetadataRequest(
             topics=(wire.MetadataRequestTopic(name="a"), wire.MetadataRequestTopic(name=None, topic_id=ID_B))
@@ -709,3 +851,19 @@ def test_every_code_of_an_error_response_is_the_error(handler: Handler[Any], dat
     sent = wire.encode_response(response, api_version=version, correlation_id=5)
     _, received = wire.decode_response(sent, api_key=handler.api_key, api_version=version)
     assert set(error_codes(received, version)) <= {ERROR}
+
+
+@pytest.mark.parametrize(
+    "handler", [h for h in HANDLERS if h.has_errors_of_parts], ids=lambda handler: handler.request.__name__
+)
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_error_responses_to_parts_make_up_the_one_to_all_of_it(handler: Handler[Any], data: st.DataObject) -> None:
+    first, last = handler.request.__versions__
+    if handler.request is wire.OffsetFetchRequest:
+        first = 2  # before that a partition has one
+    version = data.draw(st.integers(first, last))
+    message = data.draw(messages(handler.request, version))
+    size = data.draw(st.integers(1, 4))
+    answers = ((error_response(part, version), depth) for part, depth in parts(message, size))
+    assert finish(joined(answers, handler.levels_left_out)) == error_response(message, version)

@@ -40,6 +40,7 @@ from kce.broker_stub.handlers.base import (
 )
 from kce.broker_stub.handlers.long_answers import Arrays, answering_each, answering_each_later
 from kce.broker_stub.ports import NoStore
+from kce.pauses import Paced
 from kce.wire import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -79,6 +80,7 @@ class Asked:
     """A request that remembers how it was answered."""
 
     context = "context"
+    is_long = False
 
     def __init__(self) -> None:
         self.done: list[Any] = []
@@ -92,6 +94,12 @@ class Asked:
 
     def fail(self, error: Exception) -> None:
         self.done.append(error)
+
+    async def respond_in_turns(self, *answer: Any) -> None:
+        self.respond(*answer)
+
+    async def fail_in_turns(self, error: Exception) -> None:
+        self.fail(error)
 
     async def pause(self, began: float) -> float:
         self.pauses += 1
@@ -287,7 +295,7 @@ async def test_many_settings_are_read_and_changed_with_pauses(handler: Handler[A
     asked: Any = Asked()
     version = handler.request.__versions__.last
     header = SimpleNamespace(api_key=handler.api_key, api_version=version)
-    asked.context = SimpleNamespace(header=header)
+    asked.context = SimpleNamespace(header=header, paced=Paced)
     (resources,) = (f for f in handler.request.__fields__ if f.name == "resources")
     topic = resources.type(resource_type=2, resource_name="a!")
     message = handler.request(resources=(topic,) * 300)
@@ -378,9 +386,9 @@ async def test_very_many_partitions_are_added_to_a_transaction_in_steps(
             rest: Any = add_partitions_to_txn.HANDLER.handle(asked, message, services)
             if rest is not None:
                 await rest
-        ((answer, *errors),) = asked.done
+        ((answer, *_),) = asked.done
         encoded = wire.encode_response(answer, api_version=1, correlation_id=1)
-        return bytes(encoded), errors[0] if errors else wire.error_counts(answer)
+        return bytes(encoded), wire.error_counts(answer)
 
     header = SimpleNamespace(api_key=AddPartitionsToTxnRequest.__api_key__, api_version=1)
     long: Any = Asked()
@@ -388,7 +396,8 @@ async def test_very_many_partitions_are_added_to_a_transaction_in_steps(
     long.context = short.context = SimpleNamespace(header=header)
     monkeypatch.setattr(add_partitions_to_txn, "check_supported", lambda services: None)
     in_steps = await answered(long)
-    monkeypatch.setattr(add_partitions_to_txn, "is_long", lambda *_: False)
+    for module in (add_partitions_to_txn, long_answers):
+        monkeypatch.setattr(module, "STEP_MASK", (1 << 40) - 1)
     assert in_steps == await answered(short)
     assert added[:1] == added[1:]
     assert long.steps_in_turns > 10
@@ -397,7 +406,7 @@ async def test_very_many_partitions_are_added_to_a_transaction_in_steps(
 
 @pytest.mark.parametrize(
     ("version", "groups", "topics", "count"),
-    [(5, 1, 2, 1000), (5, 1, 1000, 2), (1, 1, 3, 500), (8, 1500, 1, 2), (2, 1, 0, 0), (8, 3, 2, 2)],
+    [(5, 1, 2, 1000), (5, 1, 1000, 2), (1, 1, 3, 500), (8, 1500, 1, 2), (8, 2, 3, 500), (2, 1, 0, 0), (8, 3, 2, 2)],
 )
 async def test_very_many_offsets_are_fetched_in_steps(
     version: int, groups: int, topics: int, count: int, monkeypatch: pytest.MonkeyPatch
@@ -435,8 +444,9 @@ async def test_very_many_offsets_are_fetched_in_steps(
     short: Any = Asked()
     long.context = short.context = SimpleNamespace(header=header, api_version=version)
     in_steps = await answered(long)
-    monkeypatch.setattr(offset_fetch, "is_long", lambda *_: False)
-    monkeypatch.setattr(long_answers, "is_long", lambda *_: False)
+    monkeypatch.setattr(offset_fetch, "_FEW_GROUPS", groups)
+    for name in ("is_long", "is_long_message"):
+        monkeypatch.setattr(offset_fetch, name, lambda *_: False)
     assert in_steps == await answered(short)
     assert (long.steps_in_turns > 0) == (groups * topics * count >= 1500)
     assert short.steps_in_turns == 0

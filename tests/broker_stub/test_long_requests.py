@@ -1,0 +1,140 @@
+"""No request, however many elements it has, keeps a node from its other work.
+
+The clock advances whenever somebody looks at it, so that slices of time end; what a task does between two pauses is
+counted in calls of functions, which does not depend on the machine.
+
+Covers: broker_stub/handlers/*.py, broker_stub/handlers/long_answers.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import trio
+
+from kce.broker_stub.handlers.base import Handler
+from kce.broker_stub.handlers.kafka_apis import HANDLERS
+from kce.broker_stub.reactor.turns import Turns
+from kce.wire.schema import Field, Struct
+from tests.broker_stub.replication.support import a_node
+
+ELEMENTS: Final = 20_000
+#: between two pauses; fewer than if one was made for each element
+CALLS: Final = 15_000
+#: of controllers and brokers, which are believed
+TRUSTED: Final = {"LeaderAndIsr", "StopReplica", "UpdateMetadata", "AlterPartition"}
+
+
+class AdvancingClock(trio.abc.Clock):
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def start_clock(self) -> None: ...
+
+    def current_time(self) -> float:
+        self._now += 0.0003
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return 0 if deadline < 1e9 else 0.001
+
+
+class Work(trio.abc.Instrument):
+    """Counts calls in each step of a task."""
+
+    def __init__(self) -> None:
+        self.most = self.calls = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.calls = 0
+        sys.setprofile(self._profile)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        sys.setprofile(None)
+        self.most = max(self.most, self.calls)
+
+    def _profile(self, frame: object, event: str, argument: object) -> None:
+        self.calls += event in ("call", "c_call")
+
+
+def arrays(cls: type[Struct], version: int) -> Iterator[tuple[Field, ...]]:
+    """All arrays of a message, with those around them."""
+    for field in cls.__fields__:
+        if field.array and version in field.versions:
+            yield (field,)
+            if issubclass_of_struct(field.type):
+                yield from ((field, *inner) for inner in arrays(field.type, version))
+
+
+def issubclass_of_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def value(field: Field, number: int) -> Any:
+    """Of a field; elements are different."""
+    kind = field.type.name
+    if kind == "string":
+        return f"n{number}"
+    if kind == "uuid":
+        return uuid.UUID(int=number)
+    if kind.startswith("int"):
+        return number % 100 if kind in ("int8", "int16") else number
+    return field.type.zero
+
+
+def message(cls: type[Any], version: int, path: tuple[Field, ...]) -> Any:
+    """With very many elements in that array, and one in each around it."""
+    last = path[-1]
+    if issubclass_of_struct(last.type):
+        keys = [f for f in last.type.__fields__ if not f.array and version in f.versions and not f.tagged.last >= 0]
+        keys = [f for f in keys if not issubclass_of_struct(f.type) and f.type.name in ("string", "uuid", "int32")][:1]
+        found = tuple(last.type(**{f.name: value(f, n) for f in keys}) for n in range(ELEMENTS))
+    else:
+        found = tuple(value(last, n) for n in range(ELEMENTS))
+    for outer, inner in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+        found = (outer.type(**{inner.name: found}),)
+    return cls(**{path[0].name: found})
+
+
+CASES: Final = [
+    pytest.param(handler, version, path, id=f"{handler.request.__name__}-{version}-{'.'.join(f.name for f in path)}")
+    for handler in HANDLERS
+    if handler.request.__name__.removesuffix("Request") not in TRUSTED
+    for version in dict.fromkeys((handler.request.__versions__.last, handler.request.__versions__.first))
+    for path in arrays(handler.request, version)
+]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("handler", "version", "path"), CASES)
+def test_a_long_request_is_worked_on_in_steps(handler: Handler[Any], version: int, path: tuple[Field, ...]) -> None:
+    work = Work()
+
+    async def ask() -> None:
+        async with a_node() as node, trio.open_nursery() as nursery:
+            turns = Turns(0.0005)
+            nursery.start_soon(turns.run)
+            request, captured = node.request(message(handler.request, version, path), version)
+            request.context = request.context._replace(turns=turns)
+            request.connection._owner.turns = turns  # type: ignore[attr-defined]
+            trio.lowlevel.add_instrument(work)
+            try:
+                try:
+                    waits = node.apis.handle(request)
+                    if waits is not None:
+                        await waits
+                except Exception as e:  # noqa: BLE001 - as in the handler pool
+                    await request.fail_in_turns(e)
+                with trio.move_on_after(30):  # some wait for what this node does not have
+                    await captured.answered.wait()
+            finally:
+                trio.lowlevel.remove_instrument(work)
+            nursery.cancel_scope.cancel()
+
+    trio.run(ask, clock=AdvancingClock())
+    sys.setprofile(None)
+    assert work.most < CALLS
