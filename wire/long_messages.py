@@ -115,6 +115,18 @@ def joined(messages: Iterator[tuple[M | None, int]], left_out: int = 0) -> Steps
     return whole
 
 
+def distinct(message: M, array: str, key: str) -> Steps[M]:
+    """The message with the first of the elements with the same key."""
+    found: dict[Any, Any] = {}
+    for i, entry in enumerate(getattr(message, array), 1):
+        found.setdefault(getattr(entry, key), entry)
+        if not i & STEP_MASK:
+            yield
+    whole: Any = message
+    changed: M = replace(whole, **{array: tuple(found.values())})
+    return changed
+
+
 class _Open:
     """A structure that continues in the next part."""
 

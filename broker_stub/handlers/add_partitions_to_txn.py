@@ -28,6 +28,8 @@ from kce.wire.vocabulary import TopicPartition
 
 _FIRST_VERSION_OF_BROKERS: Final = 4
 _FENCED_SINCE: Final = 2
+#: transactions of one step, plus one
+_TRANSACTIONS_MASK: Final = 15
 #: transactional id, and the error of each partition
 _Answer: TypeAlias = tuple[str, Mapping[TopicPartition, ErrorCode]]
 _Answered = Callable[[AddPartitionsToTxnTransaction, Mapping[TopicPartition, ErrorCode]], None]
@@ -64,7 +66,7 @@ def handle(request: Request, message: AddPartitionsToTxnRequest, services: Servi
             if is_client:
                 denied = yield from _denied(transaction, request.context, services.authorization)
             yield from _ask(transaction, answered, denied, services, is_client=is_client)
-            if not i & STEP_MASK:
+            if not i & _TRANSACTIONS_MASK:
                 yield
 
     if not transactions:  # rule T5.5

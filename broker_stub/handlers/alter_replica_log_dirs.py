@@ -19,6 +19,9 @@ from kce.wire import (
 from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition
 
+#: replicas of one step, plus one; each is logged that does not move
+_MOVES_MASK: Final = 15
+
 
 def respond(message: AlterReplicaLogDirsRequest, context: RequestContext, services: Services) -> Steps[Answer | Later]:
     wanted: dict[TopicPartition, str] = {}
@@ -26,8 +29,12 @@ def respond(message: AlterReplicaLogDirsRequest, context: RequestContext, servic
         wanted[partition] = path  # the last counts
         if not i & STEP_MASK:
             yield
-    codes = ((partition, _alter(partition, path, services)) for partition, path in wanted.items())
-    results = yield from results_by_topic(codes, _partition, _topic)
+    codes = {}
+    for i, (partition, path) in enumerate(wanted.items(), 1):
+        codes[partition] = _alter(partition, path, services)
+        if not i & _MOVES_MASK:
+            yield
+    results = yield from results_by_topic(codes.items(), _partition, _topic)
     return (yield from answer_in_steps(AlterReplicaLogDirsResponse(results=results), context))
 
 

@@ -33,7 +33,7 @@ async def respond(
 ) -> AlterUserScramCredentialsResponse:
     """Raises Refused."""
     if not services.controller.is_active:
-        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+        raise Refused(ErrorCode.NOT_CONTROLLER)
     services.authorization.check_cluster(context, Operation.ALTER)
     results: dict[str, AlterUserScramCredentialsResult] = {}
     async for change in context.paced(_changes(message)):
@@ -138,5 +138,5 @@ HANDLER: Final = Handler(
     AlterUserScramCredentialsRequest,
     answering_later(respond),
     error_response,
-    has_errors_of_parts=False,  # a user has one, and they are sorted
+    distinct_errors="user",
 )

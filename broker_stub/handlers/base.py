@@ -124,6 +124,8 @@ class Handler(Generic[R]):
     sharing: Callable[[Services], AbstractContextManager[None]] | None = None
     #: on the cluster, for the whole request; whoever may not gets the error response, and is not handled
     needs: Operation | None = None
+    #: the field that tells the entries of an error response apart, if a thing that is named again has one entry
+    distinct_errors: str | None = None
     #: whether the error responses to parts of a request make up the one to all of it
     has_errors_of_parts: bool = True
     #: levels of nested elements of a request that its error response does not have

@@ -22,7 +22,7 @@ async def respond(
 ) -> CreatePartitionsResponse:
     """Raises Refused."""
     if not services.controller.is_active:
-        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+        raise Refused(ErrorCode.NOT_CONTROLLER)
     times = Counter[str]()
     async for topic in context.paced(message.topics):
         times[topic.name] += 1
@@ -71,5 +71,5 @@ HANDLER: Final = Handler(
     CreatePartitionsRequest,
     answering_mutations(respond, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR),
     error_response,
-    has_errors_of_parts=False,  # a topic has one
+    distinct_errors="name",
 )

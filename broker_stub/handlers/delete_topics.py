@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.errors import InvalidRequest, Refused
 from kce.broker_stub.handlers.admin import answering_mutations, wait_for
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.quotas.mutations import MutationQuota
@@ -24,13 +24,13 @@ _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 5
 async def respond(
     message: DeleteTopicsRequest, context: RequestContext, services: Services, quota: MutationQuota
 ) -> DeleteTopicsResponse:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest, Refused."""
     if not services.controller.is_active:
-        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+        raise Refused(ErrorCode.NOT_CONTROLLER)
     if not services.config.delete_topic_enable:
         has_error = context.api_version >= _FIRST_VERSION_WITH_DISABLED_ERROR
         disabled = ErrorCode.TOPIC_DELETION_DISABLED if has_error else ErrorCode.INVALID_REQUEST
-        return error_response(message, context, disabled)
+        raise Refused(disabled)
     wanted = [
         (services.metadata_cache.snapshot.topic_names.get(topic_id) if name is None else name, topic_id)
         for name, topic_id in await _topics(message, context)

@@ -8,7 +8,7 @@ import trio
 
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
-from kce.broker_stub.quotas.administration import Component, Filter, entity_of, quotas_in
+from kce.broker_stub.quotas.administration import Component, Filter, check_match, entity_of, quotas_in
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
@@ -20,14 +20,20 @@ from kce.wire import (
     ValueData,
 )
 
+#: components; of more than there are types the filter refuses the first that repeats one
+_MOST: Final = 8
+
 
 async def respond(
     message: DescribeClientQuotasRequest, context: RequestContext, services: Services
 ) -> DescribeClientQuotasResponse:
     """Raises ValueError for a quota that is no number."""
-    components = (Component(each.entity_type, each.match_type, each.match) for each in message.components)
+    components = []
     try:
-        wanted = Filter(components, strict=message.strict)
+        async for each in context.paced(message.components):
+            components.append(Component(each.entity_type, each.match_type, each.match))
+            check_match(components[-1])
+        wanted = Filter(components[:_MOST], strict=message.strict)
     except ApiException as e:
         text = None if e.code == ErrorCode.UNKNOWN_SERVER_ERROR else str(e)
         return DescribeClientQuotasResponse(error_code=e.code, error_message=text, entries=None)

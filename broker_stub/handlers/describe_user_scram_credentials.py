@@ -28,8 +28,10 @@ async def respond(
     if not message.users:
         results = await _all(services)
     else:
-        times = Counter(user.name for user in message.users)
-        results = [await _one(user, count, services) for user, count in times.items()]
+        times = Counter[str]()
+        async for user in context.paced(message.users):
+            times[user.name] += 1
+        results = [await _one(name, count, services) async for name, count in context.paced(times.items())]
     return DescribeUserScramCredentialsResponse(results=tuple(results))
 
 

@@ -70,7 +70,7 @@ from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
 from kce.broker_stub.reactor.request import RequestQuota
-from kce.wire.long_messages import joined, parts
+from kce.wire.long_messages import distinct, joined, parts
 from kce.wire.primitives import UNLIMITED
 from kce.wire.steps import Steps
 
@@ -233,4 +233,7 @@ class KafkaApis:
             return handler.error_response(request.message, request.context, code)
         cut = parts(request.message)
         answers = ((handler.error_response(part, request.context, code), depth) for part, depth in cut)
-        return (yield from joined(answers, handler.levels_left_out))
+        whole = yield from joined(answers, handler.levels_left_out)
+        if whole is not None and handler.distinct_errors is not None:
+            return (yield from distinct(whole, "results", handler.distinct_errors))
+        return whole

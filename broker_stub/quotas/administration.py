@@ -57,7 +57,7 @@ class Filter:
         self._components: dict[str, Component] = {}
         components = list(components)
         for component in components:
-            _check_match(component)
+            check_match(component)
         for component in components:
             _check_type(component)
             kind = component.entity_type
@@ -92,7 +92,7 @@ class Filter:
         )
 
 
-def _check_match(component: Component) -> None:
+def check_match(component: Component) -> None:
     """Raises ApiException."""
     if not EXACT <= component.match_type <= ANY_NAME:
         raise ApiException(f"Unexpected match type: {component.match_type}")
