@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from kce.wire.codegen import Encoded
+from kce.wire.codec import codec_for
+from kce.wire.codegen import REFUSALS, Encoded
 from kce.wire.error_counts import error_counts_in_steps
-from kce.wire.protocol import encode_part
+from kce.wire.errors import EncodeError
+from kce.wire.registry import api
 from kce.wire.schema import Message, Struct
 from kce.wire.steps import STEP_MASK, Steps
 
@@ -29,7 +31,10 @@ def is_long(message: Message) -> bool:
 def encoded_in_steps(message: M, *, api_version: int) -> Steps[tuple[M, dict[int, int]]]:
     """The message with its arrays of structures encoded, and its error codes. Raises EncodeError."""
     errors = yield from error_counts_in_steps(message)
-    return (yield from _encoded(message, message.__api_key__, api_version)), errors
+    try:
+        return (yield from _encoded(message, message.__api_key__, api_version)), errors
+    except REFUSALS as e:
+        raise EncodeError(f"{type(message).__name__} {api_version}: {e}") from None
 
 
 def _encoded(struct: S, api_key: int, version: int) -> Steps[S]:
@@ -38,19 +43,28 @@ def _encoded(struct: S, api_key: int, version: int) -> Steps[S]:
     for name, entries in _arrays(struct):
         if not entries or not isinstance(entries[0], Struct):
             continue
-        pieces, part, size = list[bytes](), list[bytes](), 0
+        encode = codec_for(type(entries[0]), version, version in api(api_key).flexible).encode
+        pieces, part, size = list[Any](), list[Any](), 0
         for entry in entries:
             count = _count(entry, SHORT)
             short = entry if count <= SHORT else (yield from _encoded(entry, api_key, version))
-            part.append(encode_part(short, api_key=api_key, api_version=version))
+            encode(short, part.append)
             size += 1 + count
             if size >= _ELEMENTS_AT_ONCE:
-                pieces.append(b"".join(part))
+                pieces += _joined(part)
                 part, size = [], 0
                 yield
-        arrays[name] = Encoded(len(entries), [*pieces, *part])
+        arrays[name] = Encoded(len(entries), [*pieces, *_joined(part)])
     changed: S = replace(whole, **arrays)
     return changed
+
+
+def _joined(pieces: list[Any]) -> list[Any]:
+    """In one piece, if none is stored."""
+    try:
+        return [b"".join(pieces)]
+    except TypeError:
+        return pieces
 
 
 def parts(message: M, size: int = STEP_MASK + 1) -> Iterator[tuple[M, int]]:

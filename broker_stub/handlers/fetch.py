@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,8 +11,14 @@ from kce import wire
 from kce.broker_stub.authorization import Authorization
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers import in_sync
-from kce.broker_stub.handlers.base import Handler, Services, answer_by, respond_to
-from kce.broker_stub.handlers.fetch_responses import error_response, full_response, response_of_one_topic, size_of
+from kce.broker_stub.handlers.base import Answer, Handler, Services, answer_by, answer_later, respond_to
+from kce.broker_stub.handlers.fetch_responses import (
+    error_response,
+    full_response,
+    response_in_steps,
+    response_of_one_topic,
+    size_of,
+)
 from kce.broker_stub.quotas.client_quotas import client
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.data_plane import Asked, isolation_of
@@ -33,6 +40,8 @@ from kce.wire import (
     FetchResponse,
     single_fetch,
 )
+from kce.wire.long_messages import SHORT
+from kce.wire.steps import STEP_MASK, Steps, finish
 from kce.wire.vocabulary import NO_EPOCH, TopicPartition
 
 _IDS_SINCE: Final = 13
@@ -40,21 +49,35 @@ _RACK_SINCE: Final = 11
 _MAX_BYTES_SINCE: Final = 3
 
 
-def handle(request: Request, message: FetchRequest | single_fetch.SingleFetch, services: Services) -> None:
-    """Raises Refused for a session that is not known, or is at another epoch (rule B4.27)."""
-    context, plane = request.context, services.data_plane
+def handle(
+    request: Request, message: FetchRequest | single_fetch.SingleFetch, services: Services
+) -> Awaitable[None] | None:
     if isinstance(message, single_fetch.SingleFetch):
         if in_sync.park(request, message, services, _asked):
-            return
+            return None
         message = message.message()
+    elif sum([len(topic.partitions) for topic in message.topics]) > SHORT:
+        return _handle_in_turns(request, message, services)
+    finish(_handle(request, message, services))
+    return None
+
+
+async def _handle_in_turns(request: Request, message: FetchRequest, services: Services) -> None:
+    await request.in_turns(_handle(request, message, services))
+
+
+def _handle(request: Request, message: FetchRequest, services: Services) -> Steps[None]:
+    """Raises Refused for a session that is not known, or is at another epoch (rule B4.27)."""
+    context, plane = request.context, services.data_plane
     version = context.header.api_version
+    wanted = yield from _wanted(message, version)
     replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
     try:
         fetching = plane.sessions.context(
             message.session_id if version >= 7 else NO_SESSION,
             message.session_epoch if version >= 7 else FINAL_EPOCH,
             replica_id,
-            _wanted(message, version),
+            wanted,
             _forgotten(message, version),
             uses_topic_ids=version >= _IDS_SINCE,
             isolation_level=message.isolation_level,
@@ -63,7 +86,11 @@ def handle(request: Request, message: FetchRequest | single_fetch.SingleFetch, s
         request.respond(FetchResponse(error_code=e.code))
         return
     denied = _Denied(context, services.authorization, is_follower=replica_id >= 0)
-    requested = list(_requested(fetching, fetching.wanted(), denied, services))
+    requested = []
+    for i, one in enumerate(_requested(fetching, fetching.wanted(), denied, services), 1):
+        requested.append(one)
+        if not i & STEP_MASK:
+            yield
     session = fetching.session.id if fetching.session is not None and fetching.has_idle else None
     plane.fetch(*_asked(request, message, replica_id, fetching, requested, session, services))
 
@@ -110,8 +137,9 @@ def _asked(
         rest = iter(reads)
         answers = [(one, next(rest)) for one in requested if one.answer is None]
         refused = [(one, one.answer) for one in requested if one.answer is not None]  # rule B4.2
-        if replica_id < 0:
-            refused.sort(key=lambda answer: answer[1].error is not ErrorCode.UNKNOWN_TOPIC_ID)
+        unknown = [answer for answer in refused if answer[1].error is ErrorCode.UNKNOWN_TOPIC_ID]
+        if replica_id < 0 and unknown:  # first
+            refused = unknown + [answer for answer in refused if answer[1].error is not ErrorCode.UNKNOWN_TOPIC_ID]
         answers += refused
         if replica_id >= 0:
             _record(answers, replica_id, services)
@@ -119,7 +147,11 @@ def _asked(
         elif (quotas := services.quotas).fetch.enabled or quotas.request.enabled:
             respond_to(request, lambda: _maybe_throttled(request, fetching, answers, services))
             return
-        answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=replica_id < 0))
+        is_consumer = replica_id < 0
+        if len(answers) > SHORT:
+            answer_later(request, partial(_long_answer, request, fetching, answers, services, is_consumer), services)
+        else:
+            answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=is_consumer))
 
     return Asked(params, known, respond, None if session_id is None else SessionWait(session_id, more))
 
@@ -138,12 +170,16 @@ def _consumer(replica_id: int, message: FetchRequest, context: RequestContext, s
     return Consumer(message.rack_id, context.listener)
 
 
-def _wanted(message: FetchRequest, version: int) -> list[Wanted]:
+def _wanted(message: FetchRequest, version: int) -> Steps[list[Wanted]]:
     """What is asked of each partition; of one that is there twice the last."""
     wanted: dict[tuple[str, UUID | None, int], Wanted] = {}
+    count = 0
     for topic in message.topics:
         topic_id = topic.topic_id if version >= _IDS_SINCE else None
         for entry in topic.partitions:
+            count += 1
+            if not count & STEP_MASK:
+                yield
             wanted[topic.topic, topic_id, entry.partition] = Wanted(
                 topic.topic,
                 topic_id,
@@ -157,12 +193,10 @@ def _wanted(message: FetchRequest, version: int) -> list[Wanted]:
     return list(wanted.values())
 
 
-def _forgotten(message: FetchRequest, version: int) -> list[Key]:
-    return [
-        (topic.topic_id.int if version >= _IDS_SINCE else topic.topic, number)
-        for topic in message.forgotten_topics_data
-        for number in topic.partitions
-    ]
+def _forgotten(message: FetchRequest, version: int) -> Iterator[Key]:
+    for topic in message.forgotten_topics_data:
+        for number in topic.partitions:
+            yield (topic.topic_id.int if version >= _IDS_SINCE else topic.topic), number
 
 
 class _Denied:
@@ -269,6 +303,22 @@ def _answer(
         request.respond(full_response(session_id, told, context, services, is_consumer=is_consumer))
     else:
         request.respond_payload(payload, single_fetch.errors_of(len(told)))
+
+
+async def _long_answer(
+    request: Request,
+    fetching: FetchContext,
+    answers: Sequence[tuple[Requested, Read]],
+    services: Services,
+    is_consumer: bool,
+) -> Answer:
+    session_id = NO_SESSION if fetching.session is None else fetching.session.id
+    try:
+        told = fetching.answered(answers)
+    except Refused as e:
+        return Answer(FetchResponse(error_code=e.code, session_id=session_id))
+    made = response_in_steps(session_id, told, request.context, services, is_consumer=is_consumer)
+    return Answer(await request.in_turns(made))
 
 
 def _response(

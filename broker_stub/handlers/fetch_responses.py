@@ -32,6 +32,7 @@ from kce.wire import (
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.down_conversion import UnsupportedCodec, down_converted
 from kce.wire.record import Codec
+from kce.wire.steps import STEP_MASK, Steps, finish
 
 _ZSTD_SINCE: Final = 10
 _FLEXIBLE_SINCE: Final = 12
@@ -49,16 +50,34 @@ def full_response(
     is_consumer: bool,
 ) -> FetchResponse:
     """Rules B4.18, B4.19, B4.21, B4.47."""
+    return finish(response_in_steps(session_id, told, context, services, is_consumer=is_consumer))
+
+
+def response_in_steps(
+    session_id: int,
+    told: Sequence[Told],
+    context: RequestContext,
+    services: Services,
+    *,
+    is_consumer: bool,
+) -> Steps[FetchResponse]:
+    """``full_response`` with pauses."""
     version = context.header.api_version
     leaders: set[int] = set()
     topics: list[FetchableTopicResponse] = []
+    count = 0
     for (topic, topic_id), group in itertools.groupby(told, key=_topic_of):
-        partitions = tuple(
-            _partition_data(requested.fetch, read, version, services, is_consumer=is_consumer)
-            for requested, read in group
-        )
-        leaders.update(data.current_leader.leader_id for data in partitions if data.current_leader.leader_id >= 0)
-        topics.append(FetchableTopicResponse(topic=topic, topic_id=topic_id or NO_TOPIC_ID, partitions=partitions))
+        partitions = []
+        for requested, read in group:
+            data = _partition_data(requested.fetch, read, version, services, is_consumer=is_consumer)
+            if data.current_leader.leader_id >= 0:
+                leaders.add(data.current_leader.leader_id)
+            partitions.append(data)
+            count += 1
+            if not count & STEP_MASK:
+                yield
+        made = FetchableTopicResponse(topic=topic, topic_id=topic_id or NO_TOPIC_ID, partitions=tuple(partitions))
+        topics.append(made)
     return FetchResponse(
         session_id=session_id,
         responses=tuple(topics),

@@ -177,6 +177,22 @@ async def test_a_consumer_gets_what_the_file_has(version: int, tmp_path: Path, s
         assert (data.aborted_transactions, seen.read, h.slices) == ((), 0, 0)
 
 
+@pytest.mark.parametrize("version", [4, 12, 17])
+async def test_a_fetch_of_very_many_partitions_has_the_records(version: int, tmp_path: Path, seen: Seen) -> None:
+    """Its answer is made in steps; the slices stay where they are."""
+    async with host(tmp_path) as h:
+        await h.lead(1)
+        expected = [await h.fill(1, size, number) for number, size in enumerate((50_000, 10))]
+        seen.read = 0
+        await h.client.send(whole(version=version, partitions=(0, *range(2, 2000), 1)), version=version)
+        answer = await h.client.receive()
+        found = {data.partition_index: data for data in answer.responses[0].partitions}
+        assert len(found) == 2000
+        assert [bytes(found[number].records or b"") for number in (0, 1)] == expected
+        assert {found[number].error_code for number in range(2, 2000)} == {3}
+        assert (seen.sent, seen.read) == (len(expected[0]), 0)
+
+
 @pytest.mark.parametrize("version", range(4))
 async def test_what_must_be_converted_is_read(version: int, tmp_path: Path, seen: Seen) -> None:
     async with host(tmp_path) as h:
