@@ -104,6 +104,21 @@ class Authorization:
                 yield
         return denied
 
+    async def denied_in_turns(
+        self, context: RequestContext, operation: Operation, names: Iterable[str], *, log_denied: bool = True
+    ) -> Container[str]:
+        """``denied_topics`` of names that may be very many, in turns with other requests."""
+        if self.authorizer is None:
+            return _NOTHING
+        counts = Counter[str]()
+        async for name in context.paced(names):
+            counts[name] += 1
+        return {
+            name
+            async for name, count in context.paced(counts.items())
+            if not self.allows(context, operation, ResourceType.TOPIC, name, log_denied=log_denied, count=count)
+        }
+
     def denied_topics(
         self, context: RequestContext, operation: Operation, names: Iterable[str], *, log_denied: bool = True
     ) -> Container[str]:

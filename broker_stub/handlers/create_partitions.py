@@ -28,7 +28,7 @@ async def respond(
         times[topic.name] += 1
     results: dict[str, CreatePartitionsTopicResult] = {}
     once = (name for name, count in times.items() if count == 1)
-    denied = services.authorization.denied_topics(context, Operation.ALTER, once)
+    denied = await services.authorization.denied_in_turns(context, Operation.ALTER, once)
     changed: dict[str, Collection[int]] = {}
     wanted = []
     async for topic in context.paced(message.topics):

@@ -43,7 +43,7 @@ async def respond(
         times[topic.name] += 1
     snapshot = services.metadata_cache.snapshot
     results: dict[str, CreatableTopicResult] = {}
-    denied, hidden = _denied(times, context, services)
+    denied, hidden = await _denied(times, context, services)
     wanted = []
     async for topic in context.paced(message.topics):
         if topic.name == CLUSTER_METADATA_TOPIC:
@@ -82,14 +82,16 @@ def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:
     return range(len(topic.assignments) or result.num_partitions)
 
 
-def _denied(names: Iterable[str], context: RequestContext, services: Services) -> tuple[Container[str], Container[str]]:
+async def _denied(
+    names: Iterable[str], context: RequestContext, services: Services
+) -> tuple[Container[str], Container[str]]:
     """The topics that the client may not create, and those of which it may not see the settings."""
     authorization = services.authorization
     names = [name for name in names if name != CLUSTER_METADATA_TOPIC]
     denied: Container[str] = ()
     if not authorization.allows_on_cluster(context, Operation.CREATE, log_denied=False):
-        denied = authorization.denied_topics(context, Operation.CREATE, names)
-    return denied, authorization.denied_topics(context, Operation.DESCRIBE_CONFIGS, names, log_denied=False)
+        denied = await authorization.denied_in_turns(context, Operation.CREATE, names)
+    return denied, await authorization.denied_in_turns(context, Operation.DESCRIBE_CONFIGS, names, log_denied=False)
 
 
 def _seen(result: CreatableTopicResult, hidden: Container[str], *, is_repeated: bool) -> CreatableTopicResult:

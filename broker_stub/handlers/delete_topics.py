@@ -36,8 +36,8 @@ async def respond(
         for name, topic_id in await _topics(message, context)
     ]
     names = [name for name, _ in wanted if name is not None]
-    hidden = services.authorization.denied_topics(context, Operation.DESCRIBE, names)
-    denied = services.authorization.denied_topics(context, Operation.DELETE, names)
+    hidden = await services.authorization.denied_in_turns(context, Operation.DESCRIBE, names)
+    denied = await services.authorization.denied_in_turns(context, Operation.DELETE, names)
     results = []
     async for name, topic_id in context.paced(wanted):
         if name is not None and topic_id != NO_TOPIC_ID and name in hidden:

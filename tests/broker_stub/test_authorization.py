@@ -6,6 +6,7 @@ Covers: broker_stub/authorization.py, broker_stub/handlers/*.py.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -13,12 +14,13 @@ import trio
 
 from kce import wire
 from kce.broker_stub.alter_partition_manager import ControllerChannel
-from kce.broker_stub.authorization import DENIED
+from kce.broker_stub.authorization import DENIED, Authorization
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.security.authorizer import AclAuthorizer
 from kce.broker_stub.security.operations import CLUSTER_NAME, NO_OPERATIONS, Operation, ResourceType, bit_field
 from kce.broker_stub.zookeeper.acl_store import ZkAclStore
+from kce.pauses import Paced
 from kce.wire import ErrorCode
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.security_nodes import PatternType, ResourcePattern, VersionedAcls
@@ -38,6 +40,7 @@ from tests.broker_stub.support import (
     update_metadata,
 )
 from tests.broker_stub.test_admin_handlers import Active, Store, creatable
+from tests.wire.test_steps import pauses
 
 DENIALS: Final = frozenset(DENIED.values())
 TOPIC, GROUP, CLUSTER, TXN = (
@@ -608,3 +611,30 @@ async def test_refused_groups_come_first(node: Guarded) -> None:  # rule G7.35
     answer = await node.ask(wire.DescribeGroupsRequest(groups=("g", "other")), 5)
     assert [group.group_id for group in answer.groups] == ["other", "g"]
     assert answer.groups[0].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+async def test_very_many_names_are_judged_with_pauses() -> None:
+    """Each once, as at once, with how often it is there."""
+    judged: list[tuple[str, int]] = []
+    paused = 0
+
+    def authorize(context: Any, operation: Operation, kind: ResourceType, name: str, **more: Any) -> bool:
+        judged.append((name, more["count"]))
+        return int(name) % 3 > 0
+
+    async def pause(began: float) -> float:
+        nonlocal paused
+        paused += 1
+        return began
+
+    authorizer: Any = SimpleNamespace(authorize=authorize)
+    context: Any = SimpleNamespace(paced=lambda items: Paced(items, pause))
+    authorization = Authorization(authorizer)
+    names = [*map(str, range(3000)), "0", "1"]
+    expected = authorization.denied(context, Operation.READ, TOPIC, names)
+    once, judged = judged, []
+    found, pauses_in_steps = pauses(authorization.denied_in_steps(context, Operation.READ, TOPIC, names))
+    assert (found, judged, pauses_in_steps > 40) == (expected, once, True)
+    judged = []
+    assert await authorization.denied_in_turns(context, Operation.READ, names) == expected
+    assert (judged, paused > 300) == (once, True)
