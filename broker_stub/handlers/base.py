@@ -128,6 +128,8 @@ class Handler(Generic[R]):
     distinct_errors: str | None = None
     #: whether the error responses to parts of a request make up the one to all of it
     has_errors_of_parts: bool = True
+    #: otherwise: ``error_response`` with pauses, if there is one
+    errors_in_steps: Callable[[Any, ErrorCode], Steps[wire.Message]] | None = None
     #: levels of nested elements of a request that its error response does not have
     levels_left_out: int = 0
 

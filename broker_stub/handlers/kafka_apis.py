@@ -229,6 +229,8 @@ class KafkaApis:
         """Of a long request, whose error response is long as a rule."""
         handler = self._handlers[request.context.header.api_key]
         code = error_code(error)
+        if handler.errors_in_steps is not None:
+            return (yield from handler.errors_in_steps(request.message, code))
         if not handler.has_errors_of_parts:
             return handler.error_response(request.message, request.context, code)
         cut = parts(request.message)

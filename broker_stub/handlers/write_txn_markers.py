@@ -164,10 +164,20 @@ def error_response(
     message: WriteTxnMarkersRequest, context: RequestContext, error: ErrorCode
 ) -> WriteTxnMarkersResponse:
     """The error for every partition."""
+    return finish(_errors(message, error))
+
+
+def _errors(message: WriteTxnMarkersRequest, error: ErrorCode) -> Steps[WriteTxnMarkersResponse]:
     codes: Codes = {}
+    count = 0
     for marker in message.markers:
-        codes[marker.producer_id] = dict.fromkeys(_partitions(marker), error)
-    return finish(_response(codes))
+        of_producer = codes[marker.producer_id] = {}
+        for partition in _partitions(marker):
+            of_producer[partition] = error
+            count += 1
+            if not count & STEP_MASK:
+                yield
+    return (yield from _response(codes))
 
 
 HANDLER: Final = Handler(
@@ -175,4 +185,5 @@ HANDLER: Final = Handler(
     with_settings(handle, lambda message: (topic.name for marker in message.markers for topic in marker.topics)),
     error_response,
     has_errors_of_parts=False,  # a producer has one
+    errors_in_steps=_errors,
 )

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kce import wire
+from kce.broker_stub.handlers import write_txn_markers
 from kce.broker_stub.handlers.base import Handler
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor.request import ConnectionContext, RequestContext
@@ -32,6 +33,7 @@ from tests.broker_stub.support import (
 )
 from tests.broker_stub.test_admin_handlers import creatable
 from tests.wire.strategies import messages
+from tests.wire.test_steps import pauses
 
 ERROR: Final = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -874,3 +876,19 @@ def test_error_responses_to_parts_make_up_the_one_to_all_of_it(handler: Handler[
         made = finish(distinct(made, "results", handler.distinct_errors))
         made, expected = sorted(made.results, key=key), sorted(expected.results, key=key)
     assert made == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_error_responses_in_steps(data: st.DataObject) -> None:
+    """As at once: a producer has one, the last."""
+    message: Any = data.draw(messages(wire.WriteTxnMarkersRequest, 1))
+    assert finish(write_txn_markers._errors(message, ERROR)) == error_response(message, 1)
+
+
+def test_error_responses_of_very_many_partitions_are_made_with_pauses() -> None:
+    topic = wire.WritableTxnMarkerTopic(name="a", partition_indexes=tuple(range(5_000)))
+    markers = tuple(wire.WritableTxnMarker(producer_id=number, topics=(topic,)) for number in (1, 2, 1))
+    made, count = pauses(write_txn_markers._errors(wire.WriteTxnMarkersRequest(markers=markers), ERROR))
+    assert [marker.producer_id for marker in made.markers] == [1, 2]
+    assert count > 150

@@ -706,7 +706,9 @@ async def test_what_is_asked_of_an_authorizer_first() -> None:
             asked.append(more)
             return False
 
-        def denied_topics(self, context: object, operation: Operation, names: Any, **more: bool) -> tuple[str, ...]:
+        async def denied_in_turns(
+            self, context: object, operation: Operation, names: Any, **more: bool
+        ) -> tuple[str, ...]:
             asked.append((operation, list(names), more))
             return ()
 
