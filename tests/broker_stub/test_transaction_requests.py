@@ -728,7 +728,7 @@ async def test_what_is_asked_of_an_authorizer_first() -> None:
             write_txn_markers.handle(request, wire.WriteTxnMarkersRequest(), services)
         assert asked == [{"log_denied": False}]
         asked.clear()
-        create_topics._denied(["a", "__cluster_metadata"], request.context, services)
+        await create_topics._denied(["a", "__cluster_metadata"], request.context, services)
         assert asked == [
             {"log_denied": False}, (Operation.CREATE, ["a"], {}),
             (Operation.DESCRIBE_CONFIGS, ["a"], {"log_denied": False}),
