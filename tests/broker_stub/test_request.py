@@ -5,6 +5,8 @@ Covers: broker_stub/reactor/metrics.py.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -57,6 +59,7 @@ async def test_where_its_time_went(
         remote_time=2 * remote,
         response_queue_time=2 * (DEQUEUED - ANSWERED),
         response_send_time=2 * (SENT - DEQUEUED),
+        versions=Counter({3: 2}),
         errors={ErrorCode.UNSUPPORTED_VERSION: 2},  # type: ignore[arg-type]
     )
     assert found.total_time == 2 * (SENT - ARRIVED)
