@@ -69,8 +69,22 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Awa
     records: dict[TopicPartition, Buffer] = {}
     refused: dict[TopicPartition, ErrorCode] = {}
     _sort(message, denied, records, refused, request.context, services)
+    if len(records) > 1 and services.data_plane.lack_files(records):
+        return _append_first(request, message, services, records, refused)
     _append(request, message, services, records, refused)
     return None
+
+
+async def _append_first(
+    request: Request,
+    message: ProduceRequest,
+    services: Services,
+    records: Mapping[TopicPartition, Buffer],
+    refused: Refusals,
+) -> None:
+    """To several logs that have no files yet: control requests do not wait for the flushes of all."""
+    await request.in_turns(services.data_plane.files_made(records))
+    _append(request, message, services, records, refused)
 
 
 async def _append_in_turns(request: Request, message: ProduceRequest, services: Services) -> None:
@@ -89,7 +103,7 @@ async def _append_in_turns(request: Request, message: ProduceRequest, services: 
             yield
 
     await request.in_turns(sort())
-    _append(request, message, services, records, refused)
+    await _append_first(request, message, services, records, refused)
 
 
 def _sort(

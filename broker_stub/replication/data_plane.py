@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -34,6 +35,7 @@ from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.broker_stub.topic_stats import BrokerTopicStats
 from kce.wire import ErrorCode
 from kce.wire.errors import CorruptRecord
+from kce.wire.steps import Steps
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -239,6 +241,21 @@ class DataPlane:
             log.exception("records for %s could not be appended", topic_partition)
             stats.failed_produces += 1
             return ApiException(str(e))
+
+    def files_made(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Make the files of logs that are led here and have none yet: an append flushes them, one partition a step."""
+        for topic_partition in partitions:
+            hosted = self._hosted().partitions.get(topic_partition)
+            if hosted is not None and hosted.is_leader and hosted.log is not None and not hosted.log.has_files:
+                with suppress(KafkaStorageError):  # the append meets it again
+                    hosted.log.make_files()
+                yield
+
+    def lack_files(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether more than one of the logs that are led here has no files yet."""
+        hosted = self._hosted().partitions
+        found = [hosted[name] for name in partitions if name in hosted]
+        return sum(p.is_leader and p.log is not None and not p.log.has_files for p in found) > 1
 
     # fetch
 

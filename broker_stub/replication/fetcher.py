@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -17,7 +18,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.errors import ApiException, CorruptMessage
+from kce.broker_stub.errors import ApiException, CorruptMessage, KafkaStorageError
 from kce.broker_stub.log import Log
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
@@ -287,6 +288,8 @@ class ReplicaFetcher:
         self.requests += 1
         await self._with_settings(answers)
         for partition, data in answers.items():
+            if data.records:
+                await self._make_files(partition)
             state, sent = self.partitions.get(partition), connection.sent.get(partition)
             if state is None or sent is None or partition in self._forgotten or state.offset != sent.offset:
                 continue  # rule B5.12
@@ -297,6 +300,14 @@ class ReplicaFetcher:
                 await self._out_of_range(partition, state)
             else:
                 self._refused(partition, state, data.error_code)
+
+    async def _make_files(self, partition: TopicPartition) -> None:
+        """If the log has none yet. Others run after their flushes: a response may begin many logs."""
+        state = self.partitions.get(partition)
+        if state is not None and not state.log.has_files:
+            with suppress(KafkaStorageError):  # the append meets it again
+                state.log.make_files()
+            await trio.lowlevel.checkpoint()
 
     async def _with_settings(self, answers: Mapping[TopicPartition, FetchResponsePartitionData]) -> None:
         """Returns when the settings of topics that records are to be written to are known."""

@@ -73,7 +73,7 @@ def test_what_a_broker_is_made_with() -> None:
     given = make_broker(settings, replication_quotas=quotas, log_manager=logs, secrets=secrets, offsets_partitions=3)
     sasl = given.socket_server._sasl
     assert sasl is not None
-    assert (given.replication.quotas, given._log_manager, sasl.random) == (quotas, logs, secrets)
+    assert (given.replication.quotas, given.log_manager, sasl.random) == (quotas, logs, secrets)
     assert (given.state, given.broker_epoch, given.groups.manager.partition_count) == (BrokerState.NOT_RUNNING, -1, 3)
     random = Random(6)
     made = make_broker(settings, random=random)

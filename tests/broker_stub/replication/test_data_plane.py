@@ -15,9 +15,10 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.handlers import list_offsets, offset_for_leader_epoch
 from kce.broker_stub.handlers.fetch import HANDLER as FETCH
-from kce.broker_stub.log import Isolation, Origin
+from kce.broker_stub.log import Isolation, Log, Origin
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.fetcher_manager import fetcher_id
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
@@ -51,6 +52,46 @@ async def test_every_version_fetches(version: int) -> None:
         (found,) = wire.read_records(data.records or b"").batches
         assert found.magic == {0: 0, 1: 0, 2: 1, 3: 1}.get(version, 2)
         assert [record.value for record in found.records] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+async def test_the_first_records_of_several_logs(
+    is_offline: bool, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files are made, which takes flushes, in turns with other requests; afterwards the append takes one step."""
+    turns: list[int] = []
+    of_others = 0
+    make = Log.make_files
+
+    def slowly(log: Log) -> None:
+        turns.append(of_others)
+        mock_clock.jump(1)
+        if is_offline:
+            raise KafkaStorageError("the disk is gone")
+        make(log)
+
+    monkeypatch.setattr(Log, "make_files", slowly)
+    entries = tuple(wire.PartitionProduceData(index=i, records=batch(b"a")) for i in range(3))
+    request = wire.ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=(wire.TopicProduceData(name="a", partition_data=entries),)
+    )
+
+    async def others() -> None:
+        nonlocal of_others
+        while True:
+            of_others += 1
+            await trio.lowlevel.checkpoint()
+
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.ask(update_metadata(*[umr_state(i) for i in range(3)]))
+        await node.ask(leader_and_isr(*[lai_state(i, is_new=True, replicas=(1,), isr=(1,)) for i in range(3)]))
+        nursery.start_soon(others)
+        for _ in range(2):
+            answer = await node.ask(request, 9)
+            assert [p.error_code for p in answer.responses[0].partition_responses] == [0, 0, 0]
+        assert len(turns) == 3
+        assert turns[2] > turns[0]
+        nursery.cancel_scope.cancel()
 
 
 async def test_acks_0_has_no_response() -> None:

@@ -21,7 +21,8 @@ from kce.broker_stub.replication.fetcher import FollowerPort
 from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import Endpoint, TopicPartition
-from tests.broker_stub.log.support import PARTITION, a_log, append, batch, values
+from tests.broker_stub.log.support import PARTITION, Context, a_log, append, batch, values
+from tests.broker_stub.log.support import config as log_config
 from tests.broker_stub.replication.support import ID, Leader
 from tests.broker_stub.support import config
 
@@ -373,6 +374,38 @@ async def test_an_answer_for_a_partition_that_is_not_followed_any_more_is_ignore
     f.leader.fetched, f.leader.meanwhile = [RECORDS], [lambda: f.fetchers.stop([PARTITION])]
     await f.follow()
     assert (f.log.log_end_offset, f.moved, f.fetchers.failed_partitions) == (2, [], 0)
+
+
+async def test_what_happens_while_the_files_of_a_log_are_made(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first records are appended others run: here a StopReplica comes."""
+    f = Follower(nursery, Log(Context(), PARTITION, log_config(), is_new=True))
+    make = Log.make_files
+
+    def slowly(log: Log) -> None:
+        make(log)
+        f.fetchers.stop([PARTITION])
+
+    monkeypatch.setattr(Log, "make_files", slowly)
+    f.leader.fetched = [{"records": batch(b"x", leader_epoch=3), "high_watermark": 1}]
+    await f.follow()
+    assert (f.log.log_end_offset, f.moved, f.fetchers.failed_partitions) == (0, [], 0)
+
+
+async def test_the_first_records_of_a_log_whose_disk_fails(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = Follower(nursery, Log(Context(), PARTITION, log_config(), is_new=True))
+
+    def fails(log: Log, *_: object) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    monkeypatch.setattr(Log, "make_files", fails)
+    monkeypatch.setattr(Log, "append_as_follower", fails)
+    f.leader.fetched = [{"records": batch(b"x", leader_epoch=3), "high_watermark": 1}]
+    await f.follow()
+    assert (f.fetchers.failed_partitions, len(f.leader.fetches())) == (1, 1)
 
 
 async def test_an_answer_for_an_earlier_epoch_is_ignored(follower: MakeFollower) -> None:  # rule B5.12
