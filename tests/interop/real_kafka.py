@@ -19,6 +19,8 @@ from tests.interop.kafka_java import kafka_java
 OFFSETS_TOPIC = {"offsets.topic.num.partitions": "5", "offsets.topic.replication.factor": "1"}
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
+_ATTEMPTS = 3
+_PORT_IS_TAKEN = "Address already in use"
 #: what releases before 3.0 reflect upon
 _OPEN = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
 _LOG4J = """log4j.rootLogger=INFO, out
@@ -101,6 +103,15 @@ class RealBroker:
         return f"127.0.0.1:{self.data_port}"
 
     async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Try again if a connection of another process has one of its ports, which were free when it was made."""
+        for _ in range(_ATTEMPTS - 1):
+            if await self._has_started(timeout_s):
+                return
+        if not await self._has_started(timeout_s):
+            raise RuntimeError(f"the ports of Kafka {self.id} are taken")
+
+    async def _has_started(self, timeout_s: float) -> bool:
+        """False if one of its ports was taken."""
         earlier = len(self.log)
         version = self.release.version
         options = ["-Dzookeeper.sasl.client=false", f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}"]
@@ -116,9 +127,13 @@ class RealBroker:
         with trio.fail_after(timeout_s):
             while "started (kafka.server.KafkaServer)" not in self.log[earlier:]:
                 if self._process.poll() is not None:
+                    if _PORT_IS_TAKEN in self.log[earlier:]:
+                        self._guard.forget(self._process.pid)
+                        return False
                     out_text = (self.folder / "out.log").read_text()
                     raise RuntimeError(f"Kafka {self.id} ended:\n{out_text[-3000:]}\n{self.log[-3000:]}")
                 await trio.sleep(0.05)
+        return True
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
@@ -75,9 +75,11 @@ def run(of: Frames) -> DataFrame:
         f.max(f.when(f.expr(good), f.struct("response_time", place.alias("place")))).alias("last_good"),
     )
     # a consumer that looks for its coordinator is still there, though it asks for no records; a producer may be idle
-    seen = f.max("last_time").over(Window.partitionBy("client_id", "client"))
-    counted = counted.withColumn("until", f.when(f.col("api") == "Fetch", seen).otherwise(f.col("last_lost")))
-    counted = counted.where(_APIS)
+    of_apis = f.collect_list(f.struct(*counted.columns)).alias("apis")
+    of_all = counted.groupBy("client_id", "client").agg(f.max("last_time").alias("seen"), of_apis)
+    counted = of_all.select("seen", f.inline("apis")).where(_APIS)
+    until = f.when(f.col("api") == "Fetch", f.col("seen")).otherwise(f.col("last_lost"))
+    counted = counted.withColumn("until", until)
     open_gap = f.struct(
         milliseconds("last_good.response_time", "until").alias("gap_ms"),
         f.col("last_good.response_time").alias("before"), f.col("last_good.place").alias("place_before"),
