@@ -127,10 +127,10 @@ class RealBroker:
         with trio.fail_after(timeout_s):
             while "started (kafka.server.KafkaServer)" not in self.log[earlier:]:
                 if self._process.poll() is not None:
-                    if _PORT_IS_TAKEN in self.log[earlier:]:
+                    out_text = (self.folder / "out.log").read_text()
+                    if _PORT_IS_TAKEN in self.log[earlier:] or _PORT_IS_TAKEN in out_text:  # the latter of JMX
                         self._guard.forget(self._process.pid)
                         return False
-                    out_text = (self.folder / "out.log").read_text()
                     raise RuntimeError(f"Kafka {self.id} ended:\n{out_text[-3000:]}\n{self.log[-3000:]}")
                 await trio.sleep(0.05)
         return True
