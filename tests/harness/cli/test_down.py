@@ -23,7 +23,7 @@ def _cluster(script: str) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     process = subprocess.Popen([sys.executable, "-I", "-c", script], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()  # its signals are set
-    return process, {"pid": process.pid, "birth": birth(process.pid), "zookeeper": "zk:1"}
+    return process, {"pid": process.pid, "birth": birth(process.pid), "zookeeper": "zk:1", "socket": "/nowhere"}
 
 
 def test_it_returns_when_the_process_has_ended() -> None:
@@ -48,6 +48,8 @@ def test_another_process_with_the_same_pid_is_left_alone(here: Here, tmp_path: P
     with process:
         ready = tmp_path / "ready.json"
         ready.write_text(json.dumps({**cluster, "birth": "1"}))
-        assert here("down", "--cluster", str(ready)).err == f"kce: pid {process.pid} has ended already\n"
-        assert process.poll() is None
+        said = here("down", "--cluster", str(ready)).err
+        is_left_alone = process.poll() is None
         process.kill()
+    assert said == f"kce: pid {process.pid} has ended already\n"
+    assert is_left_alone
