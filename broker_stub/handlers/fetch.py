@@ -278,8 +278,7 @@ def _maybe_throttled(
     try:
         return FetchResponse(throttle_time_ms=ms, session_id=fetching.throttled())
     except Refused as e:
-        session_id = NO_SESSION if fetching.session is None else fetching.session.id
-        return FetchResponse(throttle_time_ms=ms, error_code=e.code, session_id=session_id)
+        return FetchResponse(throttle_time_ms=ms, error_code=e.code, session_id=_session_id(fetching))
 
 
 def _answer(
@@ -290,14 +289,11 @@ def _answer(
     *,
     is_consumer: bool,
 ) -> None:
-    session_id = NO_SESSION if fetching.session is None else fetching.session.id
-    try:
-        told = fetching.answered(answers)
-    except Refused as e:
-        request.respond(FetchResponse(error_code=e.code, session_id=session_id))
+    session_id, context = _session_id(fetching), request.context
+    told = _told(fetching, answers, services, is_consumer=is_consumer)
+    if isinstance(told, FetchResponse):
+        request.respond(told)
         return
-    _count(told, services, is_consumer=is_consumer)
-    context = request.context
     payload = None if request.is_timed else response_of_one_topic(session_id, told, context)
     if payload is None:
         request.respond(full_response(session_id, told, context, services, is_consumer=is_consumer))
@@ -312,11 +308,10 @@ async def _long_answer(
     services: Services,
     is_consumer: bool,
 ) -> Answer:
-    session_id = NO_SESSION if fetching.session is None else fetching.session.id
-    try:
-        told = fetching.answered(answers)
-    except Refused as e:
-        return Answer(FetchResponse(error_code=e.code, session_id=session_id))
+    session_id = _session_id(fetching)
+    told = _told(fetching, answers, services, is_consumer=is_consumer)
+    if isinstance(told, FetchResponse):
+        return Answer(told)
     made = response_in_steps(session_id, told, request.context, services, is_consumer=is_consumer)
     return Answer(await request.in_turns(made))
 
@@ -328,23 +323,34 @@ def _response(
     services: Services,
 ) -> FetchResponse:
     """To a consumer."""
-    session_id = NO_SESSION if fetching.session is None else fetching.session.id
+    session_id = _session_id(fetching)
+    told = _told(fetching, answers, services, is_consumer=True)
+    if isinstance(told, FetchResponse):
+        return told
+    return full_response(session_id, told, context, services, is_consumer=True)
+
+
+def _session_id(fetching: FetchContext) -> int:
+    return NO_SESSION if fetching.session is None else fetching.session.id
+
+
+def _told(
+    fetching: FetchContext, answers: Sequence[tuple[Requested, Read]], services: Services, *, is_consumer: bool
+) -> Sequence[tuple[Requested, Read]] | FetchResponse:
+    """What the response has, whose bytes are counted; or one that refuses a session that has gone on meanwhile."""
+    session_id = _session_id(fetching)
     try:
         told = fetching.answered(answers)
     except Refused as e:
         return FetchResponse(error_code=e.code, session_id=session_id)
-    _count(told, services, is_consumer=True)
-    return full_response(session_id, told, context, services, is_consumer=True)
-
-
-def _count(told: Sequence[tuple[Requested, Read]], services: Services, *, is_consumer: bool) -> None:
     stats = services.data_plane.stats
     for one, read in told:
         size = len(read.records)
-        if size and is_consumer:
-            stats.of(one.fetch.partition.topic).bytes_out += size
-        else:
+        if not is_consumer:
             stats.replication_bytes_out += size
+        elif size:
+            stats.of(one.fetch.partition.topic).bytes_out += size
+    return told
 
 
 def _decode(frame: bytes, max_elements: int) -> tuple[wire.Header, Any]:

@@ -17,7 +17,7 @@ import trio
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.followers import Follower
-from kce.broker_stub.log import Appended, Isolation, OffsetMetadata, Origin
+from kce.broker_stub.log import Appended, Isolation, Log, OffsetMetadata, Origin
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
@@ -245,17 +245,21 @@ class DataPlane:
     def files_made(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Make the files of logs that are led here and have none yet: an append flushes them, one partition a step."""
         for topic_partition in partitions:
-            hosted = self._hosted().partitions.get(topic_partition)
-            if hosted is not None and hosted.is_leader and hosted.log is not None and not hosted.log.has_files:
+            new = self._new_log(topic_partition)
+            if new is not None:
                 with suppress(KafkaStorageError):  # the append meets it again
-                    hosted.log.make_files()
+                    new.make_files()
                 yield
 
     def lack_files(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether more than one of the logs that are led here has no files yet."""
-        hosted = self._hosted().partitions
-        found = [hosted[name] for name in partitions if name in hosted]
-        return sum(p.is_leader and p.log is not None and not p.log.has_files for p in found) > 1
+        return sum(self._new_log(topic_partition) is not None for topic_partition in partitions) > 1
+
+    def _new_log(self, topic_partition: TopicPartition) -> Log | None:
+        """The log, if it is led here and has no files yet."""
+        hosted = self._hosted().partitions.get(topic_partition)
+        log_of_leader = None if hosted is None or not hosted.is_leader else hosted.log
+        return None if log_of_leader is None or log_of_leader.has_files else log_of_leader
 
     # fetch
 

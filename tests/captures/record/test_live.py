@@ -36,10 +36,13 @@ def privileged():
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
     except (PermissionError, AttributeError):
-        reason = "no CAP_NET_RAW: live capture is NOT checked"
-        if os.environ.get("KCE_REQUIRE_TOOLS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        lacking("no CAP_NET_RAW: live capture is NOT checked")
+
+
+def lacking(reason):
+    if os.environ.get("KCE_REQUIRE_TOOLS"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def listen(host):
@@ -175,7 +178,7 @@ def in_own_network(test):
     try:
         unshare = ctypes.CDLL(None, use_errno=True).unshare
     except AttributeError:
-        pytest.skip("no network namespaces: an interface that goes down is NOT checked")
+        lacking("no network namespaces: an interface that goes down is NOT checked")
 
     def run():
         if unshare(_NEW_NETWORK) != 0:
@@ -185,7 +188,7 @@ def in_own_network(test):
 
     with ThreadPoolExecutor(1) as thread:
         if not thread.submit(run).result():
-            pytest.skip("no CAP_SYS_ADMIN: an interface that goes down is NOT checked")
+            lacking("no CAP_SYS_ADMIN: an interface that goes down is NOT checked")
 
 
 def set_loopback(flags):
