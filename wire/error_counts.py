@@ -30,36 +30,32 @@ def error_counts(response: Message) -> dict[int, int]:
     In LeaderAndIsr and StopReplica a top-level code other than NONE counts for all entries. Codes below an entry with
     a code of its own count in Metadata and OffsetFetch only.
     """
-    api = type(response).__name__
-    codes = list(_entry_codes(response, deep=api in _DEEP)) if _arrays_of(type(response)) else []
-    top_level = own_code(response)
-    if top_level is not None:
-        codes.append(top_level)
-        if top_level != ErrorCode.NONE and api in _ONE_FOR_ALL:
-            return {top_level: len(codes)}
     counts: dict[int, int] = {}
-    for code in codes:
-        counts[code] = counts.get(code, 0) + 1
-    return counts
+    if _arrays_of(type(response)):
+        for code in _entries(response, deep=type(response).__name__ in _DEEP):
+            if code is not None:
+                counts[code] = counts.get(code, 0) + 1
+    return _with_own_code(response, counts)
 
 
 def error_counts_in_steps(response: Message) -> Steps[dict[int, int]]:
     """``error_counts`` with pauses, for long responses."""
-    api = type(response).__name__
     counts: dict[int, int] = {}
-    number = 0
-    for i, code in enumerate(_entries(response, deep=api in _DEEP), 1):
+    for i, code in enumerate(_entries(response, deep=type(response).__name__ in _DEEP), 1):
         if code is not None:
             counts[code] = counts.get(code, 0) + 1
-            number += 1
         if not i & STEP_MASK:
             yield
-    top_level = own_code(response)
-    if top_level is None:
+    return _with_own_code(response, counts)
+
+
+def _with_own_code(response: Message, counts: dict[int, int]) -> dict[int, int]:
+    code = own_code(response)
+    if code is None:
         return counts
-    if top_level != ErrorCode.NONE and api in _ONE_FOR_ALL:
-        return {top_level: number + 1}
-    counts[top_level] = counts.get(top_level, 0) + 1
+    if code != ErrorCode.NONE and type(response).__name__ in _ONE_FOR_ALL:
+        return {code: sum(counts.values()) + 1}
+    counts[code] = counts.get(code, 0) + 1
     return counts
 
 
@@ -97,14 +93,3 @@ def _is_struct(kind: Any) -> bool:
 def _code(cls: type[Struct]) -> str | None:
     names = {field.name for field in cls.__fields__}
     return next((name for name in _NAMES if name in names), None)
-
-
-def _entry_codes(struct: Struct, *, deep: bool) -> Iterator[int]:
-    for name, code in _arrays_of(type(struct)):
-        for entry in getattr(struct, name) or ():
-            if not isinstance(entry, Struct):  # it is encoded already
-                break
-            if code is not None:
-                yield getattr(entry, code)
-            if code is None or deep:
-                yield from _entry_codes(entry, deep=deep)

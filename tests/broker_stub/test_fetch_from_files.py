@@ -19,6 +19,7 @@ from kce import wire
 from kce.broker_stub import Endpoint
 from kce.broker_stub.log import Log
 from kce.broker_stub.security.config import TlsConfig
+from kce.broker_stub.topic_stats import BrokerTopicStats
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.record.recorder import Recorder
 from kce.harness.faults import Rule
@@ -54,13 +55,20 @@ class Host:
     """A broker with its logs on the disk, which leads a-0, and a client."""
 
     def __init__(
-        self, disk: RealDisk, logs: MemoryLogManager, links: Links, endpoint: Endpoint, client: Client
+        self,
+        disk: RealDisk,
+        logs: MemoryLogManager,
+        links: Links,
+        endpoint: Endpoint,
+        client: Client,
+        stats: BrokerTopicStats,
     ) -> None:
         self.disk = disk
         self.logs = logs
         self.links = links
         self.endpoint = endpoint
         self.client = client
+        self.stats = stats
 
     @property
     def log(self) -> Log:
@@ -125,7 +133,7 @@ async def host(folder: Path, *, recorder: Recorder | None = None, tls: bool = Fa
         async with connect(endpoint) as client:
             if tls:
                 client.stream = Tls(TlsConfig.of_client(authority().trust())).connecting(client.stream, endpoint.host)
-            running = Host(disk, logs, node.links, endpoint, client)
+            running = Host(disk, logs, node.links, endpoint, client, broker.replication.data_plane.stats)
             await running.lead(0)
             with trio.fail_after(30):
                 yield running
@@ -191,6 +199,7 @@ async def test_a_fetch_of_very_many_partitions_has_the_records(version: int, tmp
         assert [bytes(found[number].records or b"") for number in (0, 1)] == expected
         assert {found[number].error_code for number in range(2, 2000)} == {3}
         assert (seen.sent, seen.read) == (len(expected[0]), 0)
+        assert h.stats.of("a").bytes_out == sum(map(len, expected))
 
 
 @pytest.mark.parametrize("version", range(4))
