@@ -11,6 +11,7 @@ import _signal  # type: ignore[import-not-found]  # `signal` is made of it; it c
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # to end silently, until exit_at_once
 
+from kce.garbage import no_collection
 from kce.harness import interrupts
 
 
@@ -18,6 +19,7 @@ def main() -> int:
     """Run `kce` and return its exit code."""
     interrupts.open_standard_streams()
     interrupts.exit_at_once()
-    from kce.harness.cli import main
+    with no_collection(freeze=True):  # modules are full of cycles, and stay
+        from kce.harness.cli import main
 
     return main()

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kce import wire
 from kce.captures.exchanges.messages import Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.tcp.segments import Endpoint, address_text
 from kce.wire.control import endpoints, topic_names
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 #: From the controller: LeaderAndIsr, StopReplica, UpdateMetadata; to the controller: ControlledShutdown,
 #: AlterPartition, Envelope, AllocateProducerIds
@@ -49,6 +46,13 @@ def listeners_of(brokers: Iterable[wire.UpdateMetadataBroker]) -> list[Listener]
         for broker in brokers
         for endpoint in endpoints(broker)
     ]
+
+
+class News(NamedTuple):
+    listeners: list[Listener]
+    by_address: dict[tuple[str, int], Listener]
+    by_port: dict[int, Listener]
+    topic_names: dict[uuid.UUID, str]
 
 
 class Cluster:
@@ -91,19 +95,29 @@ class Cluster:
         return "both" if len(planes) == 2 else "control" if True in planes else "data"
 
     def learn(self, body: wire.Message | None) -> None:
-        if isinstance(body, wire.UpdateMetadataRequest):
-            announced = announced_listeners(body)
-            self.listeners.update(announced)
-            self._update(self._by_address, {(listener.host, listener.port): listener for listener in announced})
-            self._update(self._by_port, {listener.port: listener for listener in announced})
-        if isinstance(body, (wire.UpdateMetadataRequest, wire.LeaderAndIsrRequest)):
-            names = {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
-            self._update(self._topic_names, names)
-
-    def _update(self, known: dict[K, V], news: dict[K, V]) -> None:
-        if not news.items() <= known.items():
-            known |= news
+        if (news := self.news(body)) is not None:
+            self._by_address |= news.by_address
+            self._by_port |= news.by_port
+            self._topic_names |= news.topic_names
+            self.listeners.update(news.listeners)
             self.revision += 1
+
+    def news(self, body: wire.Message | None) -> News | None:
+        """What ``learn`` would learn; None if that is nothing."""
+        if not isinstance(body, (wire.UpdateMetadataRequest, wire.LeaderAndIsrRequest)):
+            return None
+        announced = announced_listeners(body) if isinstance(body, wire.UpdateMetadataRequest) else []
+        by_address = {(listener.host, listener.port): listener for listener in announced}
+        by_port = {listener.port: listener for listener in announced}
+        names = {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
+        if (
+            self.listeners.issuperset(announced)
+            and by_address.items() <= self._by_address.items()
+            and by_port.items() <= self._by_port.items()
+            and names.items() <= self._topic_names.items()
+        ):
+            return None
+        return News(announced, by_address, by_port, names)
 
     def listener_at(self, endpoint: Endpoint) -> Listener | None:
         """The listener last announced at an address; None if unknown."""

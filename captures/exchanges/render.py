@@ -65,16 +65,21 @@ class Renderer:
         asks = request is message
         peers = self.peers(request.peers, "->" if asks else "<-")
         self.width = max(self.width, len(peers))
-        what = self._request(request) if isinstance(message, Request) else self._response(message)
-        if message.error is not None:
-            what = _join(what, self._paint(_RED, f"not decoded: {message.error}"))
-        if message.left_over:
-            what = _join(what, self._paint(_RED, f"{message.left_over} bytes left over behind the body"))
+        what = self.describe(message)
         time, kind = time_text(message.place.time_ns), self.kind(request.api_name, request.version, asks)
         if self._colour:
             time = self._paint(_DIM, time)
         line = f"{time} {message.place.packet:>7} {peers:<{self.width}} {kind} #{request.correlation_id:<5} {what}"
         return line if what else line.rstrip()
+
+    def describe(self, message: Request | Response) -> str:
+        """What a line says behind the correlation id."""
+        what = self._request(message) if isinstance(message, Request) else self._response(message)
+        if message.error is not None:
+            what = _join(what, self._paint(_RED, f"not decoded: {message.error}"))
+        if message.left_over:
+            what = _join(what, self._paint(_RED, f"{message.left_over} bytes left over behind the body"))
+        return what
 
     def kind(self, api: str, version: int, asks: bool) -> str:
         if (found := self._kinds.get((api, version, asks))) is None:

@@ -106,8 +106,8 @@ class FastPath:
         self._used = 0
         self._fast_flows: dict[int, _FastFlow] = {}
         self._stack = np.zeros((16, 6), np.int64)
-        self._requests = np.empty((4096, f.FRAME_COLUMNS), np.int64)
-        self._responses = np.empty((4096, f.FRAME_COLUMNS), np.int64)
+        self._requests = np.empty((16384, f.FRAME_COLUMNS), np.int64)
+        self._responses = np.empty((16384, f.FRAME_COLUMNS), np.int64)
         self._request_count = self._response_count = 0
         self._data = self._out = _NOTHING
         self._cursor = 0

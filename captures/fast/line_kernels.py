@@ -22,9 +22,17 @@ from kce.captures.fast.text_kernels import (
 )
 from kce.captures.files import packet_kernels as k
 from kce.captures.files.machine_code import compiled
+from kce.captures.files.prefetching import prefetch
 
 # why `write` stopped: at the end; the line is the renderer's; no program; ends or topic unknown; `out` is full
 ALL, OTHER, NO_PROGRAM, NO_ENDS, NO_TOPIC, NO_ROOM = range(6)
+
+#: in place of a text: what a program describes; an item that is not printed
+UNSAID, UNWANTED = -1, -2
+
+#: Items between this one and that whose packet is fetched, and from there to that whose row is: connections take turns,
+#: and the processor foresees no row.
+_AHEAD = 8
 
 #: A longer latency may be rounded otherwise as a float.
 _MOST_LATENCY_NS = 1 << 50
@@ -125,18 +133,43 @@ def _describe(frame, asks, waited_ns, program, data, starts, code, defaults, wor
 
 
 @compiled
+def _fetch_row(item, requests, responses):
+    if item >= len(requests):
+        prefetch(responses, item - len(requests))
+    elif item >= 0:
+        prefetch(requests, item)
+
+
+@compiled
+def _fetch_packet(item, requests, responses, packets, data):
+    if item >= len(requests):
+        prefetch(packets, responses[item - len(requests), f.PACKET])
+        prefetch(data, responses[item - len(requests), f.AT])
+    elif item >= 0:
+        prefetch(packets, requests[item, f.PACKET])
+        prefetch(data, requests[item, f.AT])
+
+
+@compiled
 def write(
-    items, index, packets, requests, responses, data, ends, ids, starts, code, defaults, words, out, width, values,
-    stack,
+    items, said, index, packets, requests, responses, data, ends, ids, starts, code, defaults, words, out, width,
+    values, stack,
 ):  # fmt: skip
     """Put lines of ``items`` into ``out``, from ``index`` on, until something is not for this.
 
     An item is a row of ``requests``, or behind these of ``responses``; of others (below 0) the lines are OTHER.
-    ``ends`` are texts by connection and direction. Returns (why, index, cursor, width).
+    ``said`` are texts of what the renderer describes, UNSAID or UNWANTED; ``ends`` by connection and direction.
+    Returns (why, index, cursor, width).
     """
     cursor = 0
     while index < len(items):
+        if index + 2 * _AHEAD < len(items):
+            _fetch_row(items[index + 2 * _AHEAD], requests, responses)
+            _fetch_packet(items[index + _AHEAD], requests, responses, packets, data)
         item = items[index]
+        if said[index] == UNWANTED:
+            index += 1
+            continue
         if len(out) - cursor < MAX_LINE_BYTES + width:
             return NO_ROOM, index, cursor, width
         if item < 0:
@@ -165,12 +198,17 @@ def write(
         number = at + 1
         at = put_integer(out, number, frame[f.CORRELATION])
         what = put_spaces(out, at, max(5 - (at - number), 0) + 1)
-        waited_ns = time - packets[request[f.PACKET], k.TIME]
-        at = _describe(
-            frame, asks, waited_ns, program, data, starts, code, defaults, words, out, what, values, stack
-        )  # fmt: skip
-        if at < 0:
-            return NO_TOPIC if values[t.UNKNOWN_TOPIC] >= 0 else OTHER, index, cursor, width
+        if said[index] >= 0:
+            at = put_row(out, what, words, said[index])
+            if at < 0:
+                return OTHER, index, cursor, width
+        else:
+            waited_ns = time - packets[request[f.PACKET], k.TIME]
+            at = _describe(
+                frame, asks, waited_ns, program, data, starts, code, defaults, words, out, what, values, stack
+            )  # fmt: skip
+            if at < 0:
+                return NO_TOPIC if values[t.UNKNOWN_TOPIC] >= 0 else OTHER, index, cursor, width
         cursor = at if at > what else _end_of_line(out, at, cursor)
         out[cursor] = _NEWLINE
         cursor += 1

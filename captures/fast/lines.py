@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kce.captures.exchanges.cluster import Cluster
-from kce.captures.exchanges.pairing import Request, Response
+from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.exchanges.render import Renderer, printable
 from kce.captures.exchanges.selection import Selection
 from kce.captures.fast import frame_kernels as f
@@ -25,6 +25,7 @@ from kce.captures.fast.text_kernels import Words, topic_place
 from kce.captures.fast.text_programs import COLUMNS, UNKNOWN_TOPIC, TextPrograms, Texts
 
 _OUT_BYTES, _MAX_TEXTS_BYTES = 1024 * 1024, 4 * 1024 * 1024
+_NO_TEXTS = [-1, -1]
 _HALVES = struct.Struct(">qq").unpack
 
 
@@ -36,16 +37,31 @@ def lines(decoder: BulkDecoder, renderer: Renderer, wanted: Selection) -> Iterat
 
 
 class _Names:
-    """Texts that may change: the ends of a window's connections in both directions, the names of topics by id."""
+    """Texts that the cluster's next revision may change: both ends of connections, the names of topics by id."""
 
-    def __init__(self, cluster: Cluster, connections: int) -> None:
+    def __init__(self, cluster: Cluster, renderer: Renderer, texts: Texts) -> None:
         self._cluster = cluster
-        self.revision = cluster.revision
-        self.ends = np.full((connections, 2), -1, np.int64)
-        self.topics = np.full((64, 3), -1, np.int64)
+        self._renderer = renderer
+        self._texts = texts
+        self._revision = cluster.revision
+        self._ends: dict[Peers, list[int]] = {}  # in both directions
         self._topics = 0
+        self.topics = np.full((64, 3), -1, np.int64)
 
-    def add_topic(self, topic_id: bytes, texts: Texts) -> None:
+    @property
+    def valid(self) -> bool:
+        return self._revision == self._cluster.revision
+
+    def ends(self, talks: list[Peers]) -> Rows:
+        """The texts of a window's connections, of which those that are not known yet are -1."""
+        return np.array([self._ends.get(peers, _NO_TEXTS) for peers in talks], np.int64).reshape(-1, 2)
+
+    def add_ends(self, peers: Peers) -> list[int]:
+        ends = [self._texts.add(self._renderer.peers(peers, arrow)) for arrow in ("->", "<-")]
+        self._ends[peers] = ends
+        return ends
+
+    def add_topic(self, topic_id: bytes) -> None:
         self._topics += 1
         if 2 * self._topics > len(self.topics):
             known = self.topics[self.topics[:, 2] >= 0]
@@ -54,7 +70,7 @@ class _Names:
                 self.topics[topic_place(self.topics, row[0], row[1])] = row
         high, low = _HALVES(topic_id)
         name = printable(self._cluster.topic_name(uuid.UUID(bytes=topic_id)))
-        self.topics[topic_place(self.topics, high, low)] = high, low, texts.add(name)
+        self.topics[topic_place(self.topics, high, low)] = high, low, self._texts.add(name)
 
 
 class _Printer:
@@ -62,25 +78,59 @@ class _Printer:
         self._cluster = decoder.cluster
         self._renderer = renderer
         self._wanted = wanted
-        self._programs = TextPrograms(renderer)
+        self._forget()
         self._out = np.zeros(_OUT_BYTES, np.uint8)
         self._values = np.zeros(COLUMNS, np.int64)
         self._stack = np.zeros((16, 6), np.int64)
 
     def print(self, sheet: Sheet, items: Rows) -> Iterator[bytes]:
         if self._programs.texts.size > _MAX_TEXTS_BYTES:
-            self._programs = TextPrograms(self._renderer)
-        window, renderer, programs, texts = sheet.window, self._renderer, self._programs, self._programs.texts
-        names = _Names(self._cluster, len(window.talks))
-        words = Words(texts.bytes, texts.rows, names.topics)
+            self._forget()
+        for part, said in self._described(sheet, items):
+            if len(part):
+                yield from self._write(sheet, part, said)
+
+    def _forget(self) -> None:
+        self._programs = TextPrograms(self._renderer)
+        self._names = self._no_names()
+
+    def _no_names(self) -> _Names:
+        return _Names(self._cluster, self._renderer, self._programs.texts)
+
+    def _described(self, sheet: Sheet, items: Rows) -> Iterator[tuple[Rows, Rows]]:
+        """Parts of ``items`` that teach nothing behind their first, and the texts of those that the renderer describes.
+
+        A part is printed before the next one teaches. What is of the slow path is the last of its part.
+        """
+        said = np.full(len(items), n.UNSAID)
+        begin = 0
+        for index in sheet.described(items).tolist():
+            item = int(items[index])
+            if item < 0:
+                yield items[begin : index + 1], said[begin : index + 1]
+                begin = index + 1
+                continue
+            message = sheet.message(item)
+            if isinstance(message, Request) and self._cluster.news(message.body) is not None:
+                yield items[begin:index], said[begin:index]
+                begin = index
+                self._cluster.observe(message)
+            said[index] = n.UNWANTED
+            if message in self._wanted:
+                said[index] = self._programs.texts.add(self._renderer.describe(message))
+        yield items[begin:], said[begin:]
+
+    def _write(self, sheet: Sheet, items: Rows, said: Rows) -> Iterator[bytes]:
+        window, renderer, programs = sheet.window, self._renderer, self._programs
+        texts, ends = programs.texts, self._names.ends(window.talks)
         index, why = 0, n.OTHER
         while why != n.ALL:
-            if names.revision != self._cluster.revision:
-                names = _Names(self._cluster, len(window.talks))
-            if why != n.OTHER or words.topics is not names.topics:
-                words = Words(texts.bytes, texts.rows, names.topics)
+            if not self._names.valid:
+                self._names = self._no_names()
+                ends[:] = -1
+            words = Words(texts.bytes, texts.rows, self._names.topics)
             why, index, end, renderer.width = n.write(
-                items, index, window.packets, window.requests, window.responses, window.data, names.ends,
+                items, said, index, window.packets, window.requests, window.responses, window.data, ends,
                 programs.ids, programs.starts, programs.code, programs.values,
                 words, self._out, renderer.width, self._values, self._stack,
             )  # fmt: skip
@@ -93,10 +143,10 @@ class _Printer:
                 programs.write(*sheet.request_row(int(items[index]))[[f.KEY, f.VERSION]].tolist())
             elif why == n.NO_ENDS:
                 talk = int(sheet.request_row(int(items[index]))[f.TALK])
-                names.ends[talk] = [texts.add(renderer.peers(window.talks[talk], arrow)) for arrow in ("->", "<-")]
+                ends[talk] = self._names.add_ends(window.talks[talk])
             elif why == n.NO_TOPIC:
                 at = int(self._values[UNKNOWN_TOPIC])
-                names.add_topic(window.data[at : at + 16].tobytes(), texts)
+                self._names.add_topic(window.data[at : at + 16].tobytes())
             elif why == n.NO_ROOM and not end:
                 self._out = np.concatenate([self._out, self._out])
 

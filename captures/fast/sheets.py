@@ -6,17 +6,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kce.captures.exchanges.pairing import NoResponse, Request, Response
 from kce.captures.exchanges.selection import Selection
 from kce.captures.fast import frame_kernels as f
+from kce.captures.fast.body_programs import MOST_KEYS
 from kce.captures.fast.bulk import Rows, Window
 from kce.captures.fast.messages import BulkDecoder, due
+from kce.captures.fast.text_programs import DESCRIBED_REQUESTS, DESCRIBED_RESPONSES
 from kce.captures.files import packet_kernels as k
 from kce.wire.registry import BY_NAME
 
+
+def _among(keys: Iterable[int]) -> npt.NDArray[np.bool_]:
+    """Whether an API is one of these, by its key. (``np.isin`` imports much of numpy.)"""
+    found = np.zeros(MOST_KEYS, np.bool_)
+    found[[key for key in keys if key < MOST_KEYS]] = True
+    return found
+
+
 #: requests that teach the cluster names and addresses
-_TEACHING = [BY_NAME[name].key for name in ("LeaderAndIsr", "UpdateMetadata")]
+_TEACHING = _among(BY_NAME[name].key for name in ("LeaderAndIsr", "UpdateMetadata"))
+
+_DESCRIBED_REQUESTS, _DESCRIBED_RESPONSES = _among(DESCRIBED_REQUESTS), _among(DESCRIBED_RESPONSES)
 
 
 def sheets(decoder: BulkDecoder) -> Iterator[Sheet]:
@@ -77,19 +90,33 @@ class Sheet:
         items, requests = self.items, self.window.requests
         is_row = items >= 0
         rows = items[is_row]
-        asked = np.concatenate([np.arange(len(requests)), self.window.responses[:, f.PARTNER]])[rows]
+        asked = self._asked(rows)
         keys, times = requests[asked, f.KEY], self.row_times()[rows]
         is_wanted = np.array([wanted.is_to(peers.server) for peers in self.window.talks], np.bool_)
         rows_kept = is_wanted[requests[asked, f.TALK]]
         if wanted.api_keys:
-            rows_kept &= np.isin(keys, list(wanted.api_keys))
+            rows_kept &= _among(wanted.api_keys)[keys]
         if wanted.since_ns is not None:
             rows_kept &= times >= wanted.since_ns
         if wanted.until_ns is not None:
             rows_kept &= times < wanted.until_ns
         kept = ~is_row
-        kept[is_row] = rows_kept | (rows < len(requests)) & np.isin(keys, _TEACHING)
+        kept[is_row] = rows_kept | (rows < len(requests)) & _TEACHING[keys]
         return items[kept]
+
+    def described(self, items: Rows) -> Rows:
+        """Indexes of ``items`` that only the renderer describes, and of those of the slow path."""
+        is_row, rows = items >= 0, items[items >= 0]
+        keys = self.window.requests[self._asked(rows), f.KEY]
+        described = ~is_row
+        described[is_row] = np.where(
+            rows < len(self.window.requests), _DESCRIBED_REQUESTS[keys], _DESCRIBED_RESPONSES[keys]
+        )
+        return np.flatnonzero(described)
+
+    def _asked(self, rows: Rows) -> Rows:
+        """The rows of requests that these are, or that they answer."""
+        return np.concatenate([np.arange(len(self.window.requests)), self.window.responses[:, f.PARTNER]])[rows]
 
     def _column(self, column: int) -> Rows:
         return np.concatenate([self.window.requests[:, column], self.window.responses[:, column]])

@@ -21,7 +21,7 @@ from kce.captures.fast.body_programs import Program, Programs, Writer
 from kce.wire import ErrorCode, error_name
 from kce.wire.codegen import code_of
 from kce.wire.primitives import Array, Bytes, String, Uuid
-from kce.wire.registry import API_VERSIONS, BY_KEY, Direction, message_class
+from kce.wire.registry import API_VERSIONS, BY_KEY, BY_NAME, Direction, message_class
 from kce.wire.schema import Message, struct_for
 
 # columns behind those of every program: the text of API and version, whether there is an error code on top, whether the
@@ -42,8 +42,9 @@ class Template(NamedTuple):
     item: str
 
 
-#: by the names of messages, whose classes take a while to make; None: what ``exchanges.render`` says of these is not
-#: printed here
+_NO_TEMPLATE = Template("", (), "")
+
+#: by the names of messages, whose classes take a while to make; None: only ``exchanges.render`` describes these
 _TEMPLATES: dict[str, Template | None] = {
     "ProduceRequest": Template("acks {acks}", ("topic_data", "partition_data"), "{name}-{index} {records}"),
     "ProduceResponse": Template(
@@ -65,6 +66,12 @@ _TEMPLATES: dict[str, Template | None] = {
     "MetadataRequest": None,
     "MetadataResponse": None,
 }
+
+#: keys of APIs whose requests, and whose responses, only ``exchanges.render`` describes
+DESCRIBED_REQUESTS, DESCRIBED_RESPONSES = (
+    [BY_NAME[name.removesuffix(end)].key for name, of in _TEMPLATES.items() if of is None and name.endswith(end)]
+    for end in ("Request", "Response")
+)
 
 #: of which only errors are shown, those of partitions
 _ERRORS_ONLY = ("LeaderAndIsrResponse", "StopReplicaResponse")
@@ -124,7 +131,9 @@ class TextPrograms(Programs):
             writer.emit(p.DONE, 1)
         else:
             writer.head(api, version, direction)
-            if not writer.prints(cls, version, version in api.flexible):
+            if api_key in (DESCRIBED_REQUESTS if direction == "request" else DESCRIBED_RESPONSES):
+                writer.emit(p.REFUSE)
+            elif not writer.prints(cls, version, version in api.flexible):
                 return None
         writer.values[KIND] = self.texts.add(self._renderer.kind(api.name, version, direction == "request"))
         return Program(writer.code, writer.present, writer.values)
@@ -135,16 +144,14 @@ class _TextWriter(Writer):
         super().__init__(COLUMNS)
         self.values[[UNKNOWN_TOPIC, *range(FIELDS, COLUMNS)]] = -1
         self._texts = texts
-        self._template = Template("", (), "")
+        self._template = _NO_TEMPLATE
         self._columns: dict[str, int] = {}
         self._constructs: dict[str, Construct] = {}  # of these fields, as far as they were met
 
     def prints(self, cls: type[Message], version: int, flexible: bool) -> bool:
         """Write the program of a body; False if there is none."""
         self.values[HAS_ERROR] = any(f.name == "error_code" and version in f.versions for f in cls.__fields__)
-        template, construct = _TEMPLATES.get(cls.__name__, Template("", (), "")), struct_for(cls, version, flexible)
-        if template is None:
-            return False
+        template, construct = _TEMPLATES.get(cls.__name__) or _NO_TEMPLATE, struct_for(cls, version, flexible)
         if cls.__name__ in _ERRORS_ONLY:
             self._counts_errors = True
             self._struct(construct, {"error_code": p.ERROR_CODE})

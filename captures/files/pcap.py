@@ -49,7 +49,7 @@ TRUNCATED = "ends inside"
 MAX_PROBLEMS = 20
 
 #: Bytes read at a time for stretches, and bytes per row of a stretch; further packets follow in another stretch.
-WINDOW_BYTES = 8 * 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024
 _BYTES_PER_ROW = 100
 
 _GZIP_MAGIC = b"\x1f\x8b"

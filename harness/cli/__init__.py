@@ -12,6 +12,7 @@ import click
 
 from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
+from kce.garbage import no_collection
 from kce.harness.actions import ACTIONS, GROUPS
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.interrupts import Interrupted
@@ -80,7 +81,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        with no_collection(freeze=True):
+            command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 import click
@@ -44,6 +44,8 @@ _PROGRESS_FROM_BYTES = 8 * 1024**2
 _PROGRESS_EVERY_S = 0.1
 
 _FILE = "-"
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 T = TypeVar("T")
 
@@ -171,10 +173,21 @@ def decoder_of(capture: CaptureFile | Source, ports: Ports) -> Decoder | BulkDec
         try:
             from kce.captures.fast.messages import BulkDecoder
 
+            _keep_freed_memory()
             return BulkDecoder(capture, ports)
         except MissingExtra:
             pass
     return Decoder(capture, ports)
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep the memory of large buffers for the next: fresh pages cost as much as decoding them."""
+    import ctypes  # the fast path has imported it
+
+    with suppress(AttributeError, OSError):  # of glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 * 1024**2)
+        mallopt(_M_TRIM_THRESHOLD, 512 * 1024**2)
 
 
 @contextmanager

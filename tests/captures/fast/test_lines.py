@@ -45,10 +45,10 @@ class Renders(Renderer):
         super().__init__(*args, **options)
         self.given = Counter()
 
-    def line(self, message):
+    def describe(self, message):
         request = message if isinstance(message, Request) else message.request
         self.given[request.api_name, request is message] += 1
-        return super().line(message)
+        return super().describe(message)
 
 
 def capture_file(data):
