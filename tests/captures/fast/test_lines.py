@@ -204,24 +204,28 @@ def fetched(*ids, replica=-1, version=17):
     return wire.FetchRequest(topics=asked, replica_state=state), wire.FetchResponse(responses=topics), version
 
 
-def named(**topics):
+def named(listener="DATA", **topics):
     states = tuple(
         wire.UpdateMetadataTopicState(
             topic_name=name, topic_id=i, partition_states=(wire.UpdateMetadataPartitionState(partition_index=0),)
         )
         for name, i in topics.items()
     )
-    end = wire.UpdateMetadataEndpoint(port=SERVER[1], host=SERVER[0], listener="DÄTA")
+    end = wire.UpdateMetadataEndpoint(port=SERVER[1], host=SERVER[0], listener=listener)
     brokers = (wire.UpdateMetadataBroker(id=3, endpoints=(end,)),)
     return wire.UpdateMetadataRequest(topic_states=states, live_brokers=brokers), wire.UpdateMetadataResponse(), 8
 
 
-def test_names_are_those_known_so_far():
+@pytest.mark.parametrize("listener", ["DATA", "DÄTA"])
+def test_names_are_those_known_so_far(listener):
+    """What teaches them is of the slow path if it is not ASCII."""
     orders, other = TOPICS.values()
+    asked = wire.MetadataRequest(topics=(wire.MetadataRequestTopic(name=None, topic_id=orders),))
     found, given, _ = check(
         dialogue(
-            fetched(orders, other), named(orders=orders), fetched(orders, other), named(other=other),
-            fetched(other, orders, replica=2), named(third=orders), fetched(orders),
+            fetched(orders, other), named(listener, orders=orders), (asked, wire.MetadataResponse(), 12),
+            fetched(orders, other), named(listener, other=other), fetched(other, orders, replica=2),
+            named(listener, third=orders), fetched(orders),
         )
     )  # fmt: skip
     assert not given["Fetch", True]
@@ -230,8 +234,10 @@ def test_names_are_those_known_so_far():
     assert f"{orders}-0 from 5; {other}-0 from 5" in of_fetches[0]
     assert "(broker" not in of_fetches[0]
     assert (
-        f"(broker 3 DÄTA) request  Fetch v17            #3     client 'it', orders-0 from 5; {other}" in of_fetches[1]
+        f"(broker 3 {listener}) request  Fetch v17            #4     client 'it', orders-0 from 5; {other}"
+        in of_fetches[1]
     )
+    assert any("request  Metadata v12" in line and line.endswith("topics orders") for line in found)
     assert "replica 2, other-0 from 5; orders-0 from 5" in of_fetches[2]
     assert "third-0 from 5" in of_fetches[3]
 
