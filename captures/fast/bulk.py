@@ -51,6 +51,9 @@ Rows = npt.NDArray[np.int64]
 #: Limit of an incomplete frame kept between blocks; longer ones go to the slow path.
 _MAX_REST_BYTES = 1024 * 1024
 
+#: Rows that there is room for at first.
+_FRAMES = 16_384
+
 _NOTHING = np.zeros(0, np.uint8)
 _NONE_IN_FLIGHT = np.zeros((0, 3), np.int64)
 
@@ -106,8 +109,8 @@ class FastPath:
         self._used = 0
         self._fast_flows: dict[int, _FastFlow] = {}
         self._stack = np.zeros((16, 6), np.int64)
-        self._requests = np.empty((16384, f.FRAME_COLUMNS), np.int64)
-        self._responses = np.empty((16384, f.FRAME_COLUMNS), np.int64)
+        self._requests = np.empty((_FRAMES, f.FRAME_COLUMNS), np.int64)
+        self._responses = np.empty((_FRAMES, f.FRAME_COLUMNS), np.int64)
         self._request_count = self._response_count = 0
         self._data = self._out = _NOTHING
         self._cursor = 0

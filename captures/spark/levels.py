@@ -161,7 +161,7 @@ def _one_by_one(
 
 
 #: Bytes kept of each file when several are read at once.
-_BLOCK_BYTES = WINDOW_BYTES // 8
+_BLOCK_BYTES = WINDOW_BYTES // 4
 
 
 def _blocks(files: Sequence[File], chosen: Chosen, ports: Collection[int], problems: list[Corrupt]) -> Iterator[Block]:
