@@ -1,7 +1,8 @@
 """`kce decode`'s lines of text on the fast path: what ``Renderer`` says of the messages of ``BulkDecoder``, in order.
 
-Kernels print ordinary messages from their frames. Every other message is made and given to the renderer, above all what
-teaches the cluster (LeaderAndIsr and UpdateMetadata requests), after which names that were looked up are forgotten.
+A kernel prints lines from frames. What it cannot describe, control requests above all, is decoded and described by the
+renderer first, and the kernel puts that text into the line. So it stops only before a request that teaches the cluster
+names or addresses (LeaderAndIsr, UpdateMetadata), for messages of the slow path, and for odd values.
 """
 
 from __future__ import annotations
