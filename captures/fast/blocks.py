@@ -36,8 +36,8 @@ _TOGETHER = 1024
 class Block(NamedTuple):
     """Segments of a capture, in its order: rows of ``packet_kernels``, their PAYLOAD an offset in ``data``.
 
-    Ignore rows whose KIND is not SEGMENT. The arrays may be reused for the next block. ``begin_ns`` is the latest time
-    before them in the capture, or the time of the first.
+    Ignore rows whose KIND is not SEGMENT. ``begin_ns`` is the latest time before them in the capture, or that of the
+    first.
     """
 
     data: npt.NDArray[np.uint8]
@@ -276,7 +276,7 @@ def _reordered(blocks: Iterable[Block], lookahead: int, steps: StepsBack | None)
         kept, in_order = b.keep_segments(block.packets)
         if not kept:
             continue
-        packets = block.packets[:kept].copy()  # the array may be reused
+        packets = block.packets[:kept]
         if held:
             in_order = in_order and packets[0, k.TIME] >= held[-1].packets[-1, k.TIME]
         held.append(block._replace(packets=packets))

@@ -150,8 +150,7 @@ class FastPath:
         self._data = block.data
         self._request_count = self._response_count = self._cursor = 0
         rests = sum(len(rest) for fast in self._fast_flows.values() for rest in fast.rest)
-        segments = packets[:, k.KIND] == k.SEGMENT
-        needed = int(packets[segments, k.SIZE].sum()) + rests
+        needed = int(np.sum(packets[:, k.SIZE], where=packets[:, k.KIND] == k.SEGMENT)) + rests
         if len(self._out) < needed:
             self._out = np.empty(needed + needed // 8, np.uint8)
         index = 0

@@ -22,6 +22,7 @@ from kce.captures.fast.text_kernels import (
 )
 from kce.captures.files import packet_kernels as k
 from kce.captures.files.machine_code import compiled
+from kce.captures.files.packet_kernels import copy
 from kce.captures.files.prefetching import prefetch
 
 # why `write` stopped: at the end; the line is the renderer's; no program; ends or topic unknown; `out` is full
@@ -40,14 +41,16 @@ _MOST_LATENCY_NS = 1 << 50
 _CLIENT = np.frombuffer(b"client ", np.uint8)
 _MS = np.frombuffer(b" ms", np.uint8)
 _ACKS_0 = np.frombuffer(b"acks 0", np.uint8)
-_DAY_S = 86_400
+_DAY_S, _SECOND_NS = 86_400, 1_000_000_000
+#: characters of a time up to the point behind its seconds
+_WHOLE_SECONDS = 20
 _NEWLINE, _SPACE, _HASH, _DOT, _MINUS, _COLON, _T, _Z = (np.uint8(ord(c)) for c in "\n #.-:TZ")
 
 
 @compiled
 def put_time(out, cursor, ns):
     """As ``render.time_text``; not before 1970."""
-    seconds, micros = ns // 1_000_000_000, ns % 1_000_000_000 // 1000
+    seconds, micros = ns // _SECOND_NS, ns % _SECOND_NS // 1000
     day, second = seconds // _DAY_S, seconds % _DAY_S
     # years from March on, in eras of 400
     day += 719_468
@@ -161,7 +164,7 @@ def write(
     ``said`` are texts of what the renderer describes, UNSAID or UNWANTED; ``ends`` by connection and direction.
     Returns (why, index, cursor, width).
     """
-    cursor = 0
+    cursor, line, second = 0, np.int64(-1), np.int64(0)
     while index < len(items):
         if index + 2 * _AHEAD < len(items):
             _fetch_row(items[index + 2 * _AHEAD], requests, responses)
@@ -190,7 +193,14 @@ def write(
         if time < 0 or words.rows[end, t.BYTES] > MAX_TEXT_BYTES:
             return OTHER, index, cursor, width
         widest = max(width, characters)
-        at = put_spaces(out, put_time(out, cursor, time), 1)
+        if line >= 0 and time // _SECOND_NS == second:
+            copy(out, line, _WHOLE_SECONDS, out, cursor)
+            put_digits(out, cursor + _WHOLE_SECONDS, time % _SECOND_NS // 1000, 6)
+            out[cursor + 26] = _Z
+        else:
+            put_time(out, cursor, time)
+        line, second = cursor, time // _SECOND_NS
+        at = put_spaces(out, cursor + 27, 1)
         at = put_spaces(out, put_number(out, at, packets[frame[f.PACKET], k.NUMBER]), 1)
         at = put_spaces(out, put_row(out, at, words, end), widest - characters + 1)
         at = put_spaces(out, put_row(out, at, words, defaults[program, t.KIND]), 1)

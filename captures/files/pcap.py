@@ -127,7 +127,8 @@ class CaptureFile:
 
         source = self._input
         source.chunk_bytes = window_bytes
-        packets = np.empty((window_bytes // _BYTES_PER_ROW, kernels.COLUMNS), np.int64)
+        rows = window_bytes // _BYTES_PER_ROW, kernels.COLUMNS
+        packets = np.empty(rows, np.int64)
         while True:
             needed = 1
             while self._walk_with is not None and needed and source.have(needed):
@@ -137,6 +138,7 @@ class CaptureFile:
                     self.packets += count
                     self._last_time_ns = int(packets[count - 1, kernels.TIME])
                     yield Stretch(data, packets[:count])
+                    packets = np.empty(rows, np.int64)
             packet = next(self._packets, None)
             if packet is None:
                 break

@@ -16,7 +16,7 @@ from kce.captures.files.formats import MAX_TIME_NS
 class Stretch(NamedTuple):
     """Consecutive packets: rows of ``captures.files.packet_kernels`` with offsets into ``data``.
 
-    Only the columns NUMBER to WIRE are set. The array is reused for the next stretch.
+    Only the columns NUMBER to WIRE are set.
     """
 
     data: npt.NDArray[np.uint8]
