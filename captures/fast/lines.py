@@ -87,9 +87,10 @@ class _Printer:
     def print(self, sheet: Sheet, items: Rows) -> Iterator[bytes]:
         if self._programs.texts.size > _MAX_TEXTS_BYTES:
             self._forget()
+        ends = self._names.ends(sheet.window.talks)
         for part, said in self._described(sheet, items):
             if len(part):
-                yield from self._write(sheet, part, said)
+                yield from self._write(sheet, part, said, ends)
 
     def _forget(self) -> None:
         self._programs = TextPrograms(self._renderer)
@@ -121,9 +122,9 @@ class _Printer:
                 said[index] = self._programs.texts.add(self._renderer.describe(message))
         yield items[begin:], said[begin:]
 
-    def _write(self, sheet: Sheet, items: Rows, said: Rows) -> Iterator[bytes]:
+    def _write(self, sheet: Sheet, items: Rows, said: Rows, ends: Rows) -> Iterator[bytes]:
         window, renderer, programs = sheet.window, self._renderer, self._programs
-        texts, ends = programs.texts, self._names.ends(window.talks)
+        texts = programs.texts
         index, why = 0, n.OTHER
         while why != n.ALL:
             if not self._names.valid:

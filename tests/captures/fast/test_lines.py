@@ -264,6 +264,19 @@ def test_filters():
             assert 0 < len(found) < len(everything)
 
 
+def test_ends_are_looked_up_once_for_each_window(monkeypatch):
+    """Every connection begins on the slow path, which must not look up all the others again."""
+    looked_up, windows = [], []
+    names, windows_of = of_lines._Names.ends, of_lines.sheets
+    monkeypatch.setattr(of_lines._Names, "ends", lambda self, talks: looked_up.append(len(talks)) or names(self, talks))
+    monkeypatch.setattr(
+        of_lines, "sheets", lambda decoder: (windows.append(len(s.window.talks)) or s for s in windows_of(decoder))
+    )
+    check(observe(Wiretap(5, talks=40, exchanges=4), 5).pcap)
+    assert windows[0] > 30
+    assert looked_up == windows
+
+
 def test_texts_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(of_lines, "_MAX_TEXTS_BYTES", 0)
     check(unzipped("kafka-2.8.2-tour"), SMALL_WINDOW)
