@@ -1,7 +1,7 @@
 """Recognises Kafka requests in arbitrary bytes: at the beginning of a connection, or after a gap.
 
 The length must be possible, the API key known, the version one of Kafka's (or soon to be), the client id without
-control characters.
+control characters, or the body one that decodes.
 Nothing here raises on any input.
 """
 
@@ -48,15 +48,15 @@ _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
 _LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
-#: What no client id has that is believed. Kafka allows it, but bytes of other protocols are full of it.
+#: What no client id has that is believed without the whole request. Kafka allows it, but bytes of other protocols are
+#: full of it.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 #: Anything that could be a request header, at any offset: a quick filter before `_judge`.
-_COULD_START = re.compile(
-    rb"(?=(?!\x00\x00\x00[\x00-\x09])[\x00-\x06].{3}\x00[\x00-\x5f]\x00[\x00-\x1f][\x00-\x7f].{3}"
-    rb"(?:\xff\xff|\x00\x00|[\x00-\x03].[^\x00-\x1f\x7f]))",
-    re.DOTALL,
-)
+_HEADER = rb"(?!\x00\x00\x00[\x00-\x09])[\x00-\x06].{3}\x00[\x00-\x5f]\x00[\x00-\x1f][\x00-\x7f].{3}"
+_COULD_START = re.compile(rb"(?=%b(?:\xff\xff|\x00\x00|[\x00-\x03].[^\x00-\x1f\x7f]))" % _HEADER, re.DOTALL)
+#: the same of a client whose id begins with a control character
+_COULD_FOLLOW = re.compile(rb"(?=%b[\x00-\x03].[\x00-\x1f\x7f])" % _HEADER, re.DOTALL)
 
 
 class Verdict(enum.Enum):
@@ -75,10 +75,11 @@ class Start(NamedTuple):
     client_id: str | None
 
 
-def request_start(data: bytes, at: int = 0, *, certain: bool = True) -> Start | Verdict:
+def request_start(data: bytes, at: int = 0, *, certain: bool = True, known: str | None = None) -> Start | Verdict:
     """The request header of the frame at ``at``; NO if it is none, MORE if bytes are missing.
 
-    Where a frame begins for ``certain``, versions may be newer than known, and client ids long.
+    Where a frame begins for ``certain``, versions may be newer than known, and client ids long. A client id other than
+    the ``known`` one may have control characters only if the request is there as a whole.
     """
     if len(data) - at < 14:
         return _short_start(data, at)
@@ -99,11 +100,26 @@ def request_start(data: bytes, at: int = 0, *, certain: bool = True) -> Start | 
         client_id = text.decode()
     except UnicodeDecodeError:
         return Verdict.NO
-    if not client_id.isprintable() and _CONTROL.search(client_id):
-        return Verdict.NO
+    if not client_id.isprintable() and _CONTROL.search(client_id) and not (known or "").startswith(client_id):
+        frame = data[at + 4 : at + 4 + length]
+        if len(frame) < length:
+            return Verdict.MORE if certain else Verdict.NO
+        if not _decodes(frame, api):
+            return Verdict.NO
     if len(text) < client_id_bytes:
         return Verdict.MORE
     return Start(length, api, version, correlation_id, client_id)
+
+
+def _decodes(frame: bytes, api: ApiKey) -> bool:
+    """Whether a whole request is one to its last byte."""
+    if message_class(api.key, "request") is None:
+        return False
+    try:
+        wire.decode_request(frame)
+    except wire.DecodeError:
+        return False
+    return True
 
 
 def _short_start(data: bytes, at: int) -> Verdict:
@@ -160,7 +176,10 @@ def find_request(
     buffer, 0 at the end of the stream; None: more may come.
     """
     undecided: int | None = None
-    for match in _COULD_START.finditer(buffer, begin):
+    could_start = _COULD_START
+    if last is not None and _CONTROL.match(last.client_id or ""):
+        could_start = _COULD_FOLLOW
+    for match in could_start.finditer(buffer, begin):
         at = match.start()
         verdict = _judge(buffer, at, borders, last, gap=gap)
         if verdict is Verdict.YES:
@@ -175,7 +194,7 @@ def find_request(
 
 
 def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None, *, gap: int | None) -> Verdict:
-    start = request_start(buffer, at, certain=False)
+    start = request_start(buffer, at, certain=False, known=None if last is None else last.client_id)
     if isinstance(start, Verdict):
         return start
     if is_zookeeper_connect(buffer[at : at + 32]):
@@ -224,7 +243,7 @@ def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collectio
     Records may contain Kafka requests, but the last one hardly ends with a packet.
     """
     while end < len(buffer) and end not in borders:
-        following = request_start(buffer, end, certain=False)
+        following = request_start(buffer, end, certain=False, known=start.client_id)
         if isinstance(following, Verdict):
             return following
         if not follows(start, following):

@@ -58,6 +58,16 @@ def test_other_protocols_are_left_alone(protocol):
     assert f"not Kafka: 1 connection of {protocol}" in quality.lines()
 
 
+def test_a_startup_message_of_postgresql_is_no_request():
+    """Its version reads as Metadata 0, the name of the user as the length of a client id, which has zeros."""
+    startup = struct.pack(">hh", 3, 0) + b"user\x00app\x00database\x00orders\x00" + b"options\x00-c x\x00" * 9 + b"\x00"
+    talk = Talk()
+    talk.tap.sent("client", struct.pack(">i", 4 + len(startup)) + startup)
+    talk.tap.sent("server", b"R\x00\x00\x00\x08\x00\x00\x00\x03")
+    messages, quality = talk.decode()
+    assert (messages, quality.other_connections) == ([], {"unrecognised": 1})
+
+
 @pytest.mark.parametrize("protocol", OTHERS)
 def test_other_protocols_are_left_alone_from_the_middle_on(protocol):
     talk = Talk()
@@ -100,6 +110,38 @@ def test_a_client_id_may_have_spaces_and_marks_that_are_not_printable(client_id)
     assert (len(messages), quality.other_connections, {m.client_id for m in messages[::2]}) == (60, {}, {client_id})
     messages, quality = talk.decode(lambda number: number not in (1, 2, 3, 4, 14, 15, 22))
     assert (len(messages) > 50, quality.other_connections) == (True, {})
+
+
+@pytest.mark.parametrize("client_id", ["my-app\r", "a\nb", "\tapp", "\x00", "x\x7f"])
+def test_a_client_id_may_have_control_characters(client_id):
+    """Of a file with Windows' line ends, say. Kafka takes any text."""
+    talk = Talk()
+    for number in range(30):
+        talk.ask(METADATA, 12, number, client_id)
+        talk.answer(wire.MetadataResponse(), 12, number)
+    messages, quality = talk.decode()
+    assert (len(messages), quality.other_connections, {m.client_id for m in messages[::2]}) == (60, {}, {client_id})
+    messages, quality = talk.decode(lambda number: number not in (14, 15, 22))
+    assert (len(messages) > 50, quality.other_connections) == (True, {})
+
+
+@pytest.mark.parametrize("client_id", ["my-app\r", "a\nb", "x\x7f"])
+def test_a_client_id_with_control_characters_is_recognised_from_the_middle_on(client_id):
+    talk = Talk()
+    for number in range(30):
+        talk.ask(METADATA, 12, number, client_id)
+        talk.answer(wire.MetadataResponse(), 12, number)
+    messages, quality = talk.decode(lambda number: number > 12)
+    assert (len(messages) > 45, quality.other_connections) == (True, {})
+
+
+def test_a_client_id_with_control_characters_in_a_request_of_many_segments():
+    talk = Talk()
+    frame = produce(8, 1, 1, client_id="my-app\r", records=bytes(5000))
+    for at in range(0, len(frame), 700):
+        talk.tap.sent("client", frame[at : at + 700])
+    messages, _ = talk.decode()
+    assert [m.client_id for m in messages] == ["my-app\r"]
 
 
 def test_a_connection_without_data_is_nothing():
