@@ -103,13 +103,15 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 def open_standard_streams() -> None:
     """Those that are closed (`kce ... >&-`) lead nowhere: else the next file that is opened would take their place, and
-    get what is printed."""
+    get what is printed. What the encoding of stdout lacks is escaped, as on stderr."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD_STREAM:
         os.set_inheritable(nowhere, True)
     os.close(nowhere)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays
+    if sys.stdout.errors in ("strict", "surrogateescape"):  # the latter with LC_ALL=C
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def remove(folder: str) -> None:

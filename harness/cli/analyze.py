@@ -17,7 +17,7 @@ from kce.captures.exchanges import selection
 from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import printable
 from kce.extras import SPARK, require
-from kce.harness.cli.options import check_span, parsed, ports_option
+from kce.harness.cli.options import check_span, parsed, ports_option, print_utf8
 from kce.harness.interrupts import remove_on_exit, temporary_files
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ def analyze(
             master=master, event_log=event_log, progress=progress, thresholds=_thresholds(thresholds),
         )  # fmt: skip
     if report is None and form in ("html", "json", "markdown"):
+        print_utf8()
         click.echo(rendered(findings, form), nl=False)
     else:
         print_findings(findings, Console())
@@ -228,6 +229,8 @@ def _compare(before: str, after: str, report: str | None, form: str | None, fail
     ):
         compared = analyze_both(before, after, progress=progress, **options)
     if report is None:
+        if form in ("html", "json"):
+            print_utf8()
         click.echo(FORMS_OF_COMPARISON[form or "text"](compared), nl=False)
     else:
         write_text(FORMS_OF_COMPARISON["html" if form is None else form](compared), report)

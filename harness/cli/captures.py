@@ -28,7 +28,7 @@ from kce.captures.files.pcap import CaptureFile
 from kce.captures.tcp.incident import Incident
 from kce.captures.tcp.tls import Decrypted
 from kce.extras import MissingExtra
-from kce.harness.cli.options import check_span, parsed, ports_option
+from kce.harness.cli.options import check_span, parsed, ports_option, print_utf8
 
 if TYPE_CHECKING:
     from kce.captures.fast.messages import BulkDecoder
@@ -110,6 +110,8 @@ def decode(
     those of the first host's clock.
     """
     check_span(since_ns, until_ns)
+    if as_json:
+        print_utf8()
     names = expand(files)
     if len(names) > 1 and _FILE in names:
         raise CaptureError("standard input cannot be one of several files")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import sys
 import time
@@ -167,6 +168,12 @@ def ports_option(function: F) -> F:
         help="The brokers' ports, optionally with their plane, control or data; other connections are left out. "
         "Usually not needed: Kafka traffic is recognised.",
     )(function)  # fmt: skip
+
+
+def print_utf8() -> None:
+    """What is printed is in UTF-8 from here on, whatever the locale says: JSON is, and HTML says so."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def plain_console(*, stderr: bool = False) -> Console:

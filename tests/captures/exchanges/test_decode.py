@@ -6,6 +6,7 @@ Covers: kce.captures.exchanges.render, kce.captures.exchanges.quality, kce.captu
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from kce import wire
 from kce.captures.record.recorder import Recorder
 from kce.harness.cli import cli
 from tests.captures.check import compare
+from tests.captures.exchanges.dialogue import METADATA, Talk
 from tests.captures.made_files import START_NS, ethernet, ipv4, pcap, record_kraft
 from tests.captures.samples import CAPTURES, SAMPLES, scenario, truth, unzipped
 
@@ -212,6 +214,22 @@ def test_standard_input(packed):
     code, out, _ = decode("--json", "-", stdin=CAPTURES[name].read_bytes() if packed else unzipped(name))
     assert code == 0
     assert compare(truth(name), [json.loads(line) for line in out.splitlines()]) == []
+
+
+@pytest.mark.parametrize("setting", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+                                     {"PYTHONIOENCODING": "latin-1"}], ids=str)  # fmt: skip
+def test_what_the_encoding_of_stdout_lacks_is_escaped(tmp_path, setting):
+    """JSON is in UTF-8 whatever the locale says."""
+    talk = Talk()
+    talk.ask(METADATA, 12, 1, client_id="日本")
+    path = tmp_path / "x.pcapng"
+    path.write_bytes(talk.target.getvalue())
+    command = [sys.executable, "-m", "kce.harness", "decode", str(path)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | setting
+    ran = subprocess.run(command, capture_output=True, env=env, timeout=120, check=False)
+    assert (ran.returncode, rb"client '\u65e5\u672c'" in ran.stdout) == (0, True), ran.stderr
+    ran = subprocess.run([*command, "--json"], capture_output=True, env=env, timeout=120, check=False)
+    assert (ran.returncode, json.loads(ran.stdout)["client_id"]) == (0, "日本"), ran.stderr
 
 
 def test_a_reader_that_has_enough_is_no_failure():
