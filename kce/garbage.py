@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+class _Rests:
+    """Who wants collections to rest. They may overlap: tasks, and threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._collected = False
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._collected = gc.isenabled()
+                gc.disable()
+            self._count += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count and self._collected:
+                gc.enable()
+
+
+_rests = _Rests()
 
 
 @contextmanager
@@ -13,15 +39,13 @@ def no_collection(*, freeze: bool = False) -> Iterator[None]:
 
     With ``freeze``, what exists in the end is not scanned later either, until ``thaw``.
     """
-    collects = gc.isenabled()
-    gc.disable()
+    _rests.begin()
     try:
         yield
     finally:
         if freeze:
             gc.freeze()
-        if collects:
-            gc.enable()
+        _rests.end()
 
 
 def thaw() -> None:

@@ -27,12 +27,13 @@ def test_collection_is_as_it_was_afterwards(before: bool) -> None:
 
 
 def test_the_block_that_disabled_it_ends_first() -> None:
-    """Tasks may overlap: collection is enabled again, at the latest with the last."""
+    """Tasks may overlap: collection is enabled again with the last."""
     assert gc.isenabled()
     first, second = no_collection(), no_collection()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
+    assert not gc.isenabled()
     second.__exit__(None, None, None)
     assert gc.isenabled()
 
