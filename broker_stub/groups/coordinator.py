@@ -347,8 +347,8 @@ class GroupCoordinator:
         """Rules G7.36, G7.37."""
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
-        wanted_states = {state.lower() for state in states}
-        if types and CLASSIC not in {kind.lower() for kind in types}:
+        wanted_states = set(map(str.lower, states))
+        if types and CLASSIC not in set(map(str.lower, types)):
             found: Iterable[Group] = ()
         else:
             found = self.manager.groups.values()

@@ -272,16 +272,18 @@ class TransactionCoordinator:
             return Listed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self.manager.is_loading:
             return Listed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        wanted = {_STATES[state] for state in states if state in _STATES}
+        unknown = dict.fromkeys(states)
+        wanted = {state for name, state in _STATES.items() if unknown.pop(name, state) is None}
+        producers = set(producer_ids)
         now = self.manager.now_ms()
         found = tuple(
             metadata
             for metadata in self.manager.all_ids()
             if (not states or metadata.values.state in wanted)
-            and (not producer_ids or metadata.values.producer_id in producer_ids)
+            and (not producers or metadata.values.producer_id in producers)
             and (longer_than_ms < 0 or now - metadata.values.start_ms > longer_than_ms)
         )
-        return Listed(ErrorCode.NONE, tuple(dict.fromkeys(s for s in states if s not in _STATES)), found)
+        return Listed(ErrorCode.NONE, tuple(unknown), found)
 
 
 def _check_not_ending(metadata: TransactionMetadata, *, or_pending: bool) -> None:

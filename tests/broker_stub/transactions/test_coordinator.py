@@ -120,6 +120,24 @@ async def test_what_is_not_this_coordinators_is_not_written() -> None:  # rules 
     assert (host.log.written, metadata.pending) == ([], S.PREPARE_COMMIT)
 
 
+async def test_very_many_producer_ids_are_no_more_work_for_each_transaction() -> None:  # rule T11.4
+    compared = 0
+
+    class ProducerId(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    host = await Host(partitions=1).started()
+    metadata = host.put(S.ONGOING)
+    ids = [*map(ProducerId, range(10_000, 20_000)), ProducerId(metadata.values.producer_id)]
+    assert host.coordinator.list_transactions((), ids).found == (metadata,)
+    assert compared < 100
+
+
 async def test_who_is_listed_by_time() -> None:  # rule T11.5
     host = await Host(partitions=1).started()
     host.put(S.ONGOING)
