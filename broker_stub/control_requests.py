@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from kce.wire import (
     UpdateMetadataRequest,
     control,
 )
-from kce.wire.control import NO_TOPIC_ID
+from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import NO_EPOCH, Endpoint, TopicPartition
 
 
@@ -30,11 +31,11 @@ def leader_and_isr_states(
 
 def leader_and_isr_topic_ids(request: LeaderAndIsrRequest) -> dict[str, uuid.UUID]:
     """Topic name -> id, for topics with an id. Raises ValueError for a duplicate topic (rule 13.11)."""
-    names = [topic.topic_name for topic in request.topic_states]
-    if len(set(names)) < len(names):
-        duplicate = next(name for name in names if names.count(name) > 1)
+    names = Counter([topic.topic_name for topic in request.topic_states])
+    if len(names) < len(request.topic_states):
+        duplicate = next(name for name, count in names.items() if count > 1)
         raise ValueError(f"LeaderAndIsr has topic {duplicate} twice")
-    return {topic.topic_name: topic.topic_id for topic in request.topic_states if topic.topic_id != NO_TOPIC_ID}
+    return {topic.topic_name: topic.topic_id for topic in request.topic_states if topic.topic_id.int}
 
 
 def update_metadata_states(
@@ -64,11 +65,12 @@ class StopReplica(NamedTuple):
     delete_partition: bool
 
 
-def stop_replica_states(request: StopReplicaRequest) -> dict[TopicPartition, StopReplica]:
+def stop_replica_states(request: StopReplicaRequest) -> Steps[dict[TopicPartition, StopReplica]]:
     """Versions 0-2 have one delete flag for all and no epochs (rule 13.24)."""
-    return {
-        TopicPartition(state.topic, state.partition): StopReplica(
-            NO_EPOCH if state.leader_epoch is None else state.leader_epoch, bool(state.delete)
-        )
-        for state in control.partition_states(request)
-    }
+    states: dict[TopicPartition, StopReplica] = {}
+    for i, state in enumerate(control.partition_states(request), 1):
+        epoch = NO_EPOCH if state.leader_epoch is None else state.leader_epoch
+        states[TopicPartition(state.topic, state.partition)] = StopReplica(epoch, bool(state.delete))
+        if not i & STEP_MASK:
+            yield
+    return states

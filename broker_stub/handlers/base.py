@@ -85,25 +85,18 @@ class Services:
         return epoch != -1 and epoch < self.broker_epoch()
 
 
-def logged(respond: Callable[[Any, RequestContext, Services], Any]) -> Callable[[Any, RequestContext, Services], Any]:
-    """Logs one line for each request of a controller, at WARNING if it is fenced."""
-
-    def respond_and_log(message: Any, context: RequestContext, services: Services) -> Any:
-        response = respond(message, context, services)
-        error = ErrorCode(response.error_code)
-        level = logging.INFO if error == ErrorCode.NONE else logging.WARNING
-        if state_change_log.isEnabledFor(level):
-            state_change_log.log(
-                level,
-                "[Broker id=%d] %s of controller %d epoch %d, broker epoch %d, correlation id %d, connection %s: %s",
-                services.config.broker_id, type(message).__name__.removesuffix("Request"), message.controller_id,
-                message.controller_epoch, message.broker_epoch, context.header.correlation_id,
-                context.connection.connection_id,
-                "accepted" if error == ErrorCode.NONE else f"fenced with {error.name}",
-            )  # fmt: skip
-        return response
-
-    return respond_and_log
+def log_answer(message: Any, error: ErrorCode, context: RequestContext, services: Services) -> None:
+    """One line for each request of a controller, at WARNING if it is fenced."""
+    level = logging.INFO if error == ErrorCode.NONE else logging.WARNING
+    if state_change_log.isEnabledFor(level):
+        state_change_log.log(
+            level,
+            "[Broker id=%d] %s of controller %d epoch %d, broker epoch %d, correlation id %d, connection %s: %s",
+            services.config.broker_id, type(message).__name__.removesuffix("Request"), message.controller_id,
+            message.controller_epoch, message.broker_epoch, context.header.correlation_id,
+            context.connection.connection_id,
+            "accepted" if error == ErrorCode.NONE else f"fenced with {error.name}",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +122,7 @@ class Handler(Generic[R]):
     #: whether the error responses to parts of a request make up the one to all of it
     has_errors_of_parts: bool = True
     #: otherwise: ``error_response`` with pauses, if there is one
-    errors_in_steps: Callable[[Any, ErrorCode], Steps[wire.Message]] | None = None
+    errors_in_steps: Callable[[Any, RequestContext, ErrorCode], Steps[wire.Message]] | None = None
     #: levels of nested elements of a request that its error response does not have
     levels_left_out: int = 0
 
@@ -268,9 +261,9 @@ def answering_later(
     return handle
 
 
-def answer_later(request: Request, make: Later, services: Services) -> None:
-    """Park the request until its answer is made."""
-    ended = trio.Event() if request.is_long else None
+def answer_later(request: Request, make: Later, services: Services, *, is_long: bool = False) -> None:
+    """Park the request until its answer is made. ``is_long``: the answer, and maybe not the request."""
+    ended = trio.Event() if is_long or request.is_long else None
 
     async def answer() -> None:
         try:

@@ -34,6 +34,7 @@ from kce.broker_stub.replication.fetch_sessions import (
 from kce.broker_stub.replication.read_replica import Consumer
 from kce.broker_stub.replication.reading import FUTURE_LOCAL_REPLICA, FetchParams, PartitionFetch, Read
 from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.garbage import no_collection
 from kce.wire import (
     ErrorCode,
     FetchRequest,
@@ -56,14 +57,22 @@ def handle(
         if in_sync.park(request, message, services, _asked):
             return None
         message = message.message()
-    elif sum([len(topic.partitions) for topic in message.topics]) > SHORT:
+    if _is_long(message, services):
         return _handle_in_turns(request, message, services)
     finish(_handle(request, message, services))
     return None
 
 
+def _is_long(message: FetchRequest, services: Services) -> bool:
+    """Whether it asks for very many partitions, also as the next of its session, or forgets them."""
+    named = sum([len(topic.partitions) for topic in message.topics])
+    named += sum([len(topic.partitions) for topic in message.forgotten_topics_data])
+    return named > SHORT or (message.session_id > 0 and services.data_plane.sessions.is_long(message.session_id))
+
+
 async def _handle_in_turns(request: Request, message: FetchRequest, services: Services) -> None:
-    await request.in_turns(_handle(request, message, services))
+    with no_collection():
+        await request.in_turns(_handle(request, message, services))
 
 
 def _handle(request: Request, message: FetchRequest, services: Services) -> Steps[None]:
@@ -73,7 +82,7 @@ def _handle(request: Request, message: FetchRequest, services: Services) -> Step
     wanted = yield from _wanted(message, version)
     replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
     try:
-        fetching = plane.sessions.context(
+        fetching = yield from plane.sessions.context(
             message.session_id if version >= 7 else NO_SESSION,
             message.session_epoch if version >= 7 else FINAL_EPOCH,
             replica_id,
@@ -134,24 +143,19 @@ def _asked(
         return fetches, len(fetches) == len(added)
 
     def respond(reads: Sequence[Read]) -> None:
-        rest = iter(reads)
-        answers = [(one, next(rest)) for one in requested if one.answer is None]
-        refused = [(one, one.answer) for one in requested if one.answer is not None]  # rule B4.2
-        unknown = [answer for answer in refused if answer[1].error is ErrorCode.UNKNOWN_TOPIC_ID]
-        if replica_id < 0 and unknown:  # first
-            refused = unknown + [answer for answer in refused if answer[1].error is not ErrorCode.UNKNOWN_TOPIC_ID]
-        answers += refused
-        if replica_id >= 0:
-            _record(answers, replica_id, services)
-            request.exempt()  # rule B4.45
-        elif (quotas := services.quotas).fetch.enabled or quotas.request.enabled:
-            respond_to(request, lambda: _maybe_throttled(request, fetching, answers, services))
+        if len(requested) > SHORT:
+            fetching.begins_answer()
+            made = partial(_long_answer, request, fetching, requested, reads, services, replica_id)
+            answer_later(request, made, services, is_long=True)
             return
-        is_consumer = replica_id < 0
-        if len(answers) > SHORT:
-            answer_later(request, partial(_long_answer, request, fetching, answers, services, is_consumer), services)
-        else:
-            answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=is_consumer))
+        answers = finish(_answers(requested, reads, is_consumer=replica_id < 0))
+        if replica_id >= 0:
+            finish(_record(answers, replica_id, services))
+            request.exempt()  # rule B4.45
+        elif _has_quota(services):
+            respond_to(request, lambda: finish(_maybe_throttled(request, fetching, answers, services)))
+            return
+        answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=replica_id < 0))
 
     return Asked(params, known, respond, None if session_id is None else SessionWait(session_id, more))
 
@@ -253,28 +257,60 @@ def _requested(
         yield Requested(one, fetch, answer)
 
 
-def _record(answers: Sequence[tuple[Requested, Read]], replica_id: int, services: Services) -> None:
+def _answers(
+    requested: Sequence[Requested], reads: Sequence[Read], *, is_consumer: bool
+) -> Steps[list[tuple[Requested, Read]]]:
+    """What was read, then what is refused (rule B4.2), of consumers first for unknown topic ids."""
+    rest = iter(reads)
+    answers: list[tuple[Requested, Read]] = []
+    unknown: list[tuple[Requested, Read]] = []
+    refused: list[tuple[Requested, Read]] = []
+    for i, one in enumerate(requested, 1):
+        if one.answer is None:
+            answers.append((one, next(rest)))
+        elif is_consumer and one.answer.error is ErrorCode.UNKNOWN_TOPIC_ID:
+            unknown.append((one, one.answer))
+        else:
+            refused.append((one, one.answer))
+        if not i & STEP_MASK:
+            yield
+    return [*answers, *unknown, *refused]
+
+
+def _record(answers: Sequence[tuple[Requested, Read]], replica_id: int, services: Services) -> Steps[None]:
     """All that followers take of throttled partitions counts (rule B8.11), and what a reassignment moves."""
     quota, hosted = services.leader_quota, services.replica_manager.partitions
-    for one, read in answers:
-        partition = hosted.get(one.fetch.partition) if read.records else None
-        if partition is not None and replica_id in partition.adding_replicas:
-            services.data_plane.stats.reassignment_bytes_out += len(read.records)
-    size = sum(len(read.records) for one, read in answers if quota.is_throttled(one.fetch.partition))
+    size = 0
+    for i, (one, read) in enumerate(answers, 1):
+        if read.records:
+            partition = hosted.get(one.fetch.partition)
+            if partition is not None and replica_id in partition.adding_replicas:
+                services.data_plane.stats.reassignment_bytes_out += len(read.records)
+            if quota.is_throttled(one.fetch.partition):
+                size += len(read.records)
+        if not i & STEP_MASK:
+            yield
     if size:
         quota.record(size)
 
 
+def _has_quota(services: Services) -> bool:
+    """Whether consumers may have one."""
+    return services.quotas.fetch.enabled or services.quotas.request.enabled
+
+
 def _maybe_throttled(
     request: Request, fetching: FetchContext, answers: Sequence[tuple[Requested, Read]], services: Services
-) -> FetchResponse:
+) -> Steps[FetchResponse]:
     """To a consumer; without partitions if its quotas are exceeded (rule B8.7)."""
     context, size = request.context, 0
     if services.quotas.fetch.enabled:
-        size = size_of(full_response(NO_SESSION, fetching.told(answers), context, services, is_consumer=True), context)
+        told = yield from fetching.told(answers)
+        whole = yield from response_in_steps(NO_SESSION, told, context, services, is_consumer=True)
+        size = yield from size_of(whole, context)
     ms = services.quotas.charge_fetch(request, size)
     if not ms:
-        return _response(fetching, answers, context, services)
+        return (yield from _response(fetching, answers, context, services, is_consumer=True))
     try:
         return FetchResponse(throttle_time_ms=ms, session_id=fetching.throttled())
     except Refused as e:
@@ -290,7 +326,7 @@ def _answer(
     is_consumer: bool,
 ) -> None:
     session_id, context = _session_id(fetching), request.context
-    told = _told(fetching, answers, services, is_consumer=is_consumer)
+    told = finish(_told(fetching, answers, services, is_consumer=is_consumer))
     if isinstance(told, FetchResponse):
         request.respond(told)
         return
@@ -304,16 +340,24 @@ def _answer(
 async def _long_answer(
     request: Request,
     fetching: FetchContext,
-    answers: Sequence[tuple[Requested, Read]],
+    requested: Sequence[Requested],
+    reads: Sequence[Read],
     services: Services,
-    is_consumer: bool,
+    replica_id: int,
 ) -> Answer:
-    session_id = _session_id(fetching)
-    told = _told(fetching, answers, services, is_consumer=is_consumer)
-    if isinstance(told, FetchResponse):
-        return Answer(told)
-    made = response_in_steps(session_id, told, request.context, services, is_consumer=is_consumer)
-    return Answer(await request.in_turns(made))
+    """In turns with other requests."""
+    is_consumer = replica_id < 0
+    try:
+        answers = await request.in_turns(_answers(requested, reads, is_consumer=is_consumer))
+        if is_consumer and _has_quota(services):
+            return Answer(await request.in_turns(_maybe_throttled(request, fetching, answers, services)))
+        if not is_consumer:
+            await request.in_turns(_record(answers, replica_id, services))
+            request.exempt()  # rule B4.45
+        made = _response(fetching, answers, request.context, services, is_consumer=is_consumer)
+        return Answer(await request.in_turns(made))
+    finally:
+        fetching.ends_answer()
 
 
 def _response(
@@ -321,13 +365,14 @@ def _response(
     answers: Sequence[tuple[Requested, Read]],
     context: RequestContext,
     services: Services,
-) -> FetchResponse:
-    """To a consumer."""
+    *,
+    is_consumer: bool,
+) -> Steps[FetchResponse]:
     session_id = _session_id(fetching)
-    told = _told(fetching, answers, services, is_consumer=True)
+    told = yield from _told(fetching, answers, services, is_consumer=is_consumer)
     if isinstance(told, FetchResponse):
         return told
-    return full_response(session_id, told, context, services, is_consumer=True)
+    return (yield from response_in_steps(session_id, told, context, services, is_consumer=is_consumer))
 
 
 def _session_id(fetching: FetchContext) -> int:
@@ -336,20 +381,22 @@ def _session_id(fetching: FetchContext) -> int:
 
 def _told(
     fetching: FetchContext, answers: Sequence[tuple[Requested, Read]], services: Services, *, is_consumer: bool
-) -> Sequence[tuple[Requested, Read]] | FetchResponse:
+) -> Steps[Sequence[tuple[Requested, Read]] | FetchResponse]:
     """What the response has, whose bytes are counted; or one that refuses a session that has gone on meanwhile."""
     session_id = _session_id(fetching)
     try:
-        told = fetching.answered(answers)
+        told = yield from fetching.answered(answers)
     except Refused as e:
         return FetchResponse(error_code=e.code, session_id=session_id)
     stats = services.data_plane.stats
-    for one, read in told:
+    for i, (one, read) in enumerate(told, 1):
         size = len(read.records)
         if not is_consumer:
             stats.replication_bytes_out += size
         elif size:
             stats.of(one.fetch.partition.topic).bytes_out += size
+        if not i & STEP_MASK:
+            yield
     return told
 
 

@@ -31,6 +31,7 @@ from kce.wire import (
 )
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.down_conversion import UnsupportedCodec, down_converted
+from kce.wire.long_messages import SHORT, encoded_in_steps
 from kce.wire.record import Codec
 from kce.wire.steps import STEP_MASK, Steps, finish
 
@@ -180,9 +181,9 @@ def response_of_one_topic(session_id: int, told: Sequence[Told], context: Reques
     return single_fetch.encode_response(context.header.correlation_id, session_id, topic_id.bytes, found)
 
 
-def size_of(message: FetchResponse, context: RequestContext) -> int:
+def size_of(message: FetchResponse, context: RequestContext) -> Steps[int]:
     """In bytes, with 4 for its length. The records, which may be many, are not copied."""
-    version, records = context.api_version, 0
+    version, records, count = context.api_version, 0, 0
     topics = []
     for topic in message.responses:
         partitions = []
@@ -190,8 +191,14 @@ def size_of(message: FetchResponse, context: RequestContext) -> int:
             size = len(data.records or b"")
             records += size + (_varint_size(size + 1) - 1 if version >= _FLEXIBLE_SINCE else 0)
             partitions.append(replace(data, records=b""))
+            count += 1
+            if not count & STEP_MASK:
+                yield
         topics.append(replace(topic, partitions=tuple(partitions)))
-    rest = wire.encode_response(replace(message, responses=tuple(topics)), api_version=version, correlation_id=0)
+    whole = replace(message, responses=tuple(topics))
+    if count > SHORT:
+        whole, _ = yield from encoded_in_steps(whole, api_version=version)
+    rest = wire.encode_response(whole, api_version=version, correlation_id=0)
     return len(rest) - (1 if version >= _FLEXIBLE_SINCE else 0) + records
 
 

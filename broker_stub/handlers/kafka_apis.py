@@ -230,7 +230,7 @@ class KafkaApis:
         handler = self._handlers[request.context.header.api_key]
         code = error_code(error)
         if handler.errors_in_steps is not None:
-            return (yield from handler.errors_in_steps(request.message, code))
+            return (yield from handler.errors_in_steps(request.message, request.context, code))
         if not handler.has_errors_of_parts:
             return handler.error_response(request.message, request.context, code)
         cut = parts(request.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering, logged
+from kce.broker_stub.handlers.base import Handler, Services, answering, log_answer
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
@@ -12,8 +12,10 @@ from kce.wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
 
 def respond(message: UpdateMetadataRequest, context: RequestContext, services: Services) -> UpdateMetadataResponse:
     if services.is_stale_broker_epoch(message.broker_epoch):
-        return error_response(message, context, ErrorCode.STALE_BROKER_EPOCH)
-    error = services.replica_manager.maybe_update_metadata_cache(message, context.header.correlation_id)
+        error = ErrorCode.STALE_BROKER_EPOCH
+    else:
+        error = services.replica_manager.maybe_update_metadata_cache(message, context.header.correlation_id)
+    log_answer(message, error, context, services)
     return error_response(message, context, error)
 
 
@@ -23,5 +25,5 @@ def error_response(message: UpdateMetadataRequest, context: RequestContext, erro
 
 
 HANDLER: Final = Handler(
-    UpdateMetadataRequest, answering(logged(respond)), error_response, needs=Operation.CLUSTER_ACTION
+    UpdateMetadataRequest, answering(respond), error_response, needs=Operation.CLUSTER_ACTION, has_errors_of_parts=False
 )

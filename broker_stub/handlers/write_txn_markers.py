@@ -165,10 +165,12 @@ def error_response(
     message: WriteTxnMarkersRequest, context: RequestContext, error: ErrorCode
 ) -> WriteTxnMarkersResponse:
     """The error for every partition."""
-    return finish(_errors(message, error))
+    return finish(_errors(message, context, error))
 
 
-def _errors(message: WriteTxnMarkersRequest, error: ErrorCode) -> Steps[WriteTxnMarkersResponse]:
+def _errors(
+    message: WriteTxnMarkersRequest, context: RequestContext, error: ErrorCode
+) -> Steps[WriteTxnMarkersResponse]:
     codes: Codes = {}
     count = 0
     for marker in message.markers:

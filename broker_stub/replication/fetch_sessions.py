@@ -6,9 +6,11 @@ that something happened to them, so that 100,000 idle partitions cost a fetch no
 read at least every `RECHECK_S`.
 
     sessions = FetchSessions(slots, random, now)
-    context = sessions.context(...)     # what a request asks for; or raises Refused
-    context.wanted()                    # its partitions that must be read
-    context.answered(reads)             # those to answer with
+    context = finish(sessions.context(...))     # what a request asks for; or raises Refused
+    context.wanted()                            # its partitions that must be read
+    finish(context.answered(reads))             # those to answer with
+
+A session may have very many partitions: what is done for each of them is done in steps.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from uuid import UUID
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.replication.reading import PartitionFetch, Read
 from kce.wire import ErrorCode
+from kce.wire.long_messages import SHORT
+from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition
 
 NO_SESSION: Final = 0
@@ -170,6 +174,7 @@ class FetchContext:
         self._sessions = sessions
         self._wanted = wanted
         self._epoch = epoch or (_UNKNOWN if session is None else session.epoch)
+        self._touched: set[TopicPartition] | None = None
 
     @property
     def has_idle(self) -> bool:
@@ -197,17 +202,31 @@ class FetchContext:
         known = {one.wanted.key for one in requested}
         return [session.partitions[key].wanted for key in keys if key not in known and key in session.partitions]
 
-    def told(self, answers: Sequence[tuple[Requested, Read]]) -> list[tuple[Requested, Read]]:
+    def begins_answer(self) -> None:
+        """The partitions are read, and there are pauses before and while they are ``answered``.
+
+        What happens to one of them until ``ends_answer`` is noticed: it is not idle then.
+        """
+        if self.session is not None:
+            self._touched = self._sessions.begin_answer()
+
+    def ends_answer(self) -> None:
+        if self._touched is not None:
+            self._sessions.end_answer(self._touched)
+
+    def told(self, answers: Sequence[tuple[Requested, Read]]) -> Steps[list[tuple[Requested, Read]]]:
         """What the response would have."""
         session = self.session
         if session is None or self.is_full:
             return list(answers)
-        cached = session.partitions
-        return [
-            (requested, read)
-            for requested, read in answers
-            if (known := cached.get(requested.wanted.key)) is not None and known.is_told(read)
-        ]
+        told = []
+        for i, (requested, read) in enumerate(answers, 1):
+            known = session.partitions.get(requested.wanted.key)
+            if known is not None and known.is_told(read):
+                told.append((requested, read))
+            if not i & STEP_MASK:
+                yield
+        return told
 
     def throttled(self) -> int:
         """The session of a response without partitions: a new one is not kept (rule B4.32). Raises Refused."""
@@ -225,7 +244,7 @@ class FetchContext:
         if session.epoch != self._epoch:
             raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-    def answered(self, answers: Sequence[tuple[Requested, Read]]) -> list[tuple[Requested, Read]]:
+    def answered(self, answers: Sequence[tuple[Requested, Read]]) -> Steps[list[tuple[Requested, Read]]]:
         """What the response has. Raises Refused (rule B4.31)."""
         session = self.session
         if session is None:
@@ -233,18 +252,25 @@ class FetchContext:
         if not self.is_full:
             self._check_epoch(session)
         told = []
-        for requested, read in answers:
-            key = requested.wanted.key
-            cached = session.partitions.get(key)
-            if cached is None:
-                continue
-            if cached.answered(read) or self.is_full:
+        for i, (requested, read) in enumerate(answers, 1):
+            if self._is_told(session, requested, read):
                 told.append((requested, read))
-            if read.records or self.is_full:  # rules B4.26, B4.30
-                session.read_last(cached)
-            if read.is_idle(requested.fetch.offset):
-                self._sessions.rests(session, key, requested.fetch.partition)
+            if not i & STEP_MASK:
+                yield
         return told
+
+    def _is_told(self, session: FetchSession, requested: Requested, read: Read) -> bool:
+        """Whether the response has it. The session remembers the answer."""
+        key, partition = requested.wanted.key, requested.fetch.partition
+        cached = session.partitions.get(key)
+        if cached is None:
+            return False
+        is_told = cached.answered(read) or self.is_full
+        if read.records or self.is_full:  # rules B4.26, B4.30
+            session.read_last(cached)
+        if read.is_idle(requested.fetch.offset) and not (self._touched and partition in self._touched):
+            self._sessions.rests(session, key, partition)
+        return is_told
 
 
 class FetchSessions:
@@ -260,6 +286,8 @@ class FetchSessions:
         #: who has an idle partition, under which key
         self._resting: dict[TopicPartition, dict[int, Key]] = {}
         self._touched: dict[int, dict[Key, None]] = {}
+        #: what was touched since each of the answers began that are under way
+        self._answers: list[set[TopicPartition]] = []
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -284,13 +312,13 @@ class FetchSessions:
         *,
         uses_topic_ids: bool,
         isolation_level: int = 0,
-    ) -> FetchContext:
+    ) -> Steps[FetchContext]:
         """Raises Refused: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.remove(session_id)
             session = None
             if epoch == INITIAL_EPOCH:
-                session = self._new_session(replica_id, wanted, uses_topic_ids)
+                session = yield from self._new_session(replica_id, wanted, uses_topic_ids)
                 if session is not None:
                     session.isolation_level = isolation_level
             return FetchContext(self, session, wanted, is_full=True)
@@ -301,15 +329,15 @@ class FetchSessions:
             raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if known.uses_topic_ids != uses_topic_ids:
             raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self._update(known, wanted, forgotten)
+        known.epoch = next_epoch(epoch)
+        yield from self._update(known, wanted, forgotten)
         if not known.partitions:
             self.remove(session_id)
             return FetchContext(self, None, wanted, is_full=True)
-        known.epoch = next_epoch(epoch)
-        self._used(known)
+        yield from self._used(known)
         if known.isolation_level != isolation_level:  # who sees more has not all there is (rule B4.1)
             known.isolation_level = isolation_level
-            self._wake_all(known)
+            yield from self._wake_each(known)
         return FetchContext(self, known, (), is_full=False)
 
     def in_step(self, session_id: int, epoch: int, replica_id: int, key: Key, now: float) -> FetchSession | None:
@@ -332,37 +360,53 @@ class FetchSessions:
         session.last_used = now
         self._sessions[session.id] = self._sessions.pop(session.id)
 
-    def _update(self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
+    def _update(self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> Steps[None]:
         """Rule B4.28."""
-        for one in wanted:
+        for i, one in enumerate(wanted, 1):
             key = one.key
             self._wakes(session, key)
             session.want(key, one)
-        for key in forgotten:
+            if not i & STEP_MASK:
+                yield
+        for i, key in enumerate(forgotten, 1):
             self._wakes(session, key)
             session.forget(key)
+            if not i & STEP_MASK:
+                yield
 
-    def _used(self, session: FetchSession) -> None:
+    def _used(self, session: FetchSession) -> Steps[None]:
         session.last_used = now = self._now()
-        self._sessions[session.id] = self._sessions.pop(session.id)
+        if self._sessions.get(session.id) is session:  # otherwise it was evicted in a pause
+            self._sessions[session.id] = self._sessions.pop(session.id)
         for key in self._touched.pop(session.id, ()):
             self._wakes(session, key)
         if now - session.checked_at >= RECHECK_S:
             session.checked_at = now
-            self._wake_all(session)
+            yield from self._wake_each(session)
 
-    def _new_session(self, replica_id: int, wanted: Sequence[Wanted], uses_topic_ids: bool) -> FetchSession | None:
+    def is_long(self, session_id: int) -> bool:
+        """Whether the next request of the session asks for very many partitions that it does not name."""
+        session = self._sessions.get(session_id)
+        if session is None or len(session.partitions) <= SHORT:
+            return False
+        return len(session.awake) > SHORT or self._now() - session.checked_at >= RECHECK_S
+
+    def _new_session(
+        self, replica_id: int, wanted: Sequence[Wanted], uses_topic_ids: bool
+    ) -> Steps[FetchSession | None]:
         """None if there is no room (rules B4.25, B4.34)."""
         now = self._now()
-        size = len({one.key for one in wanted})
-        if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, size, now):
-            return None
-        session_id = self._random.randrange(1, _MAX_EPOCH)
-        while session_id in self._sessions:
-            session_id = self._random.randrange(1, _MAX_EPOCH)
-        session = self._sessions[session_id] = FetchSession(session_id, replica_id, uses_topic_ids, now)
-        for one in wanted:
+        session = FetchSession(NO_SESSION, replica_id, uses_topic_ids, now)
+        for i, one in enumerate(wanted, 1):
             session.want(one.key, one)
+            if not i & STEP_MASK:
+                yield
+        if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, len(session.partitions), now):
+            return None
+        session.id = self._random.randrange(1, _MAX_EPOCH)
+        while session.id in self._sessions:
+            session.id = self._random.randrange(1, _MAX_EPOCH)
+        self._sessions[session.id] = session
         return session
 
     def _evict(self, is_follower: bool, size: int, now: float) -> bool:
@@ -414,8 +458,26 @@ class FetchSessions:
         for key in list(session.idle):
             self._wakes(session, key)
 
+    def _wake_each(self, session: FetchSession) -> Steps[None]:
+        """`_wake_all` with pauses."""
+        for i, key in enumerate(list(session.idle), 1):
+            self._wakes(session, key)
+            if not i & STEP_MASK:
+                yield
+
+    def begin_answer(self) -> set[TopicPartition]:
+        """What is touched from now on, until ``end_answer``."""
+        touched = set[TopicPartition]()
+        self._answers.append(touched)
+        return touched
+
+    def end_answer(self, touched: set[TopicPartition]) -> None:
+        self._answers = [answer for answer in self._answers if answer is not touched]
+
     def touched(self, partition: TopicPartition) -> list[FetchSession]:
         """Something happened to a partition: the sessions in which it was idle, and is not any more."""
+        for answer in self._answers:
+            answer.add(partition)
         resting = self._resting.get(partition)
         if resting is None:
             return []

@@ -40,9 +40,12 @@ ERROR: Final = ErrorCode.KAFKA_STORAGE_ERROR
 
 def error_response(message: wire.Message, version: int) -> Any:
     (handler,) = (handler for handler in HANDLERS if handler.request is type(message))
-    header = wire.Header(handler.api_key, version, 5, "test")
-    context = RequestContext(header, ConnectionContext("connection", "DATA", "127.0.0.1"))
-    return handler.error_response(message, context, ERROR)
+    return handler.error_response(message, context_of(message, version), ERROR)
+
+
+def context_of(message: wire.Message, version: int) -> RequestContext:
+    header = wire.Header(message.__api_key__, version, 5, "test")
+    return RequestContext(header, ConnectionContext("connection", "DATA", "127.0.0.1"))
 
 
 FETCH: Final = wire.FetchRequest(
@@ -883,12 +886,13 @@ def test_error_responses_to_parts_make_up_the_one_to_all_of_it(handler: Handler[
 def test_error_responses_in_steps(data: st.DataObject) -> None:
     """As at once: a producer has one, the last."""
     message: Any = data.draw(messages(wire.WriteTxnMarkersRequest, 1))
-    assert finish(write_txn_markers._errors(message, ERROR)) == error_response(message, 1)
+    assert finish(write_txn_markers._errors(message, context_of(message, 1), ERROR)) == error_response(message, 1)
 
 
 def test_error_responses_of_very_many_partitions_are_made_with_pauses() -> None:
     topic = wire.WritableTxnMarkerTopic(name="a", partition_indexes=tuple(range(5_000)))
     markers = tuple(wire.WritableTxnMarker(producer_id=number, topics=(topic,)) for number in (1, 2, 1))
-    made, count = pauses(write_txn_markers._errors(wire.WriteTxnMarkersRequest(markers=markers), ERROR))
+    message = wire.WriteTxnMarkersRequest(markers=markers)
+    made, count = pauses(write_txn_markers._errors(message, context_of(message, 1), ERROR))
     assert [marker.producer_id for marker in made.markers] == [1, 2]
     assert count > 150

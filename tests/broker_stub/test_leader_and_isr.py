@@ -444,6 +444,16 @@ async def test_a_request_that_no_handler_takes_reads_no_settings(recwarn: pytest
     assert settings.done == [{GROUP_METADATA_TOPIC}]
 
 
+async def test_settings_are_not_read_for_a_request_that_is_fenced() -> None:
+    node = Node()
+    settings = Settings(node)
+    node.replicas.controller_epoch = node.broker_epoch = 7
+    for stale in ({"controller_epoch": 6}, {"controller_epoch": 7, "broker_epoch": 0}):
+        request = leader_and_isr(lai_state(replicas=(1,), isr=(1,)), topic="none", **stale)
+        assert (await node.ask(request)).error_code != ErrorCode.NONE
+    assert settings.done == []
+
+
 async def test_settings_of_new_topics_are_read_soon_and_those_of_internal_ones_first() -> None:
     node = Node()
     settings = Settings(node)

@@ -12,20 +12,26 @@ import logging
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 import trio
 
+from kce import wire
+from kce.broker_stub.handlers import base
 from kce.broker_stub.handlers.base import Handler
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
+from kce.broker_stub.quotas.client_quota import Entity
 from kce.broker_stub.reactor.turns import Turns
+from kce.wire import ErrorCode
 from kce.wire.schema import Field, Struct
-from tests.broker_stub.replication.support import a_node
+from tests.broker_stub.replication.support import RecordNode, a_node
+from tests.broker_stub.support import Captured, answer_of
 
 ELEMENTS: Final = 10_000
 #: between two pauses; fewer than if one was made for each element
-CALLS: Final = 28_000
+CALLS: Final = 30_000
 #: of controllers and brokers, which are believed
 TRUSTED: Final = {"LeaderAndIsr", "StopReplica", "UpdateMetadata", "AlterPartition"}
 
@@ -107,7 +113,39 @@ CASES: Final = [
     if handler.request.__name__.removesuffix("Request") not in TRUSTED
     for version in (handler.request.__versions__.last,)
     for path in arrays(handler.request, version)
+    if (handler.request, path[0].name)
+    != (wire.ListTransactionsRequest, "state_filters")  # texts are answered as they are
 ]
+
+
+@contextmanager
+def advancing_time() -> Iterator[None]:
+    """In which nothing is done at once."""
+    logging.disable()  # this node has no store, and says so for each element
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(base, "STEPS_AT_ONCE", 1)
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        sys.setprofile(None)
+
+
+async def answer_in_turns(node: RecordNode, turns: Turns, message: Any, version: int) -> Captured:
+    """As a processor does. What answers may come later, or never."""
+    request, captured = node.request(message, version)
+    request.context = request.context._replace(turns=turns)
+    request.connection._owner.turns = turns  # type: ignore[attr-defined]
+    await trio.lowlevel.checkpoint()  # an instrument sees whole steps only
+    try:
+        waits = node.apis.handle(request)
+        if waits is not None:
+            await waits
+    except Exception as e:  # noqa: BLE001 - as in the handler pool
+        await request.fail_in_turns(e)
+    with trio.move_on_after(5):  # some wait for what this node does not have
+        await captured.answered.wait()
+    return captured
 
 
 @pytest.mark.heavy
@@ -119,27 +157,99 @@ def test_a_long_request_is_worked_on_in_steps(handler: Handler[Any], version: in
         async with a_node() as node, trio.open_nursery() as nursery:
             turns = Turns(0.0005)
             nursery.start_soon(turns.run)
-            request, captured = node.request(message(handler.request, version, path), version)
-            request.context = request.context._replace(turns=turns)
-            request.connection._owner.turns = turns  # type: ignore[attr-defined]
+            asked = message(handler.request, version, path)
             trio.lowlevel.add_instrument(work)
             try:
-                try:
-                    waits = node.apis.handle(request)
-                    if waits is not None:
-                        await waits
-                except Exception as e:  # noqa: BLE001 - as in the handler pool
-                    await request.fail_in_turns(e)
-                with trio.move_on_after(5):  # some wait for what this node does not have
-                    await captured.answered.wait()
+                await answer_in_turns(node, turns, asked, version)
             finally:
                 trio.lowlevel.remove_instrument(work)
             nursery.cancel_scope.cancel()
 
-    logging.disable()  # this node has no store, and says so for each element
-    try:
+    with advancing_time():
         trio.run(ask, clock=AdvancingClock())
-    finally:
-        logging.disable(logging.NOTSET)
-        sys.setprofile(None)
+    assert work.most < CALLS
+
+
+def test_a_short_fetch_of_a_long_session_is_worked_on_in_steps() -> None:
+    """So are its partitions being forgotten, and answers that a quota counts."""
+    work = Work()
+
+    async def ask() -> None:
+        async with a_node() as node, trio.open_nursery() as nursery:
+            turns = Turns(0.0005)
+            nursery.start_soon(turns.run)
+            partitions = tuple(wire.FetchPartition(partition=i, partition_max_bytes=1) for i in range(ELEMENTS))
+            first = wire.FetchRequest(session_epoch=0, topics=(wire.FetchTopic(topic="none", partitions=partitions),))
+            captured = await answer_in_turns(node, turns, first, 12)
+            session_id = answer_of(captured, first.__api_key__, 12).session_id
+            forgotten = (wire.ForgottenTopic(topic="none", partitions=tuple(range(1, ELEMENTS))),)
+            answers = []
+            trio.lowlevel.add_instrument(work)
+            for epoch, more in enumerate([{}, {}, {"forgotten_topics_data": forgotten}], 1):
+                if epoch == 2:
+                    node.quotas.fetch.update(Entity(None, "test"), 1e9)
+                again = wire.FetchRequest(session_id=session_id, session_epoch=epoch, **more)
+                answers.append(await answer_in_turns(node, turns, again, 12))
+            trio.lowlevel.remove_instrument(work)
+            for captured, count in zip(answers, (ELEMENTS, ELEMENTS, 1), strict=True):
+                (topic,) = answer_of(captured, first.__api_key__, 12).responses
+                assert len(topic.partitions) == count
+            nursery.cancel_scope.cancel()
+
+    with advancing_time():
+        trio.run(ask, clock=AdvancingClock())
+    assert work.most < CALLS
+
+
+def lai_states(count: int, name: str = "t{}") -> tuple[wire.LeaderAndIsrTopicState, ...]:
+    state = wire.LeaderAndIsrPartitionState(partition_index=0, replicas=(1,))
+    return tuple(
+        wire.LeaderAndIsrTopicState(topic_name=name.format(i), topic_id=uuid.UUID(int=i + 1), partition_states=(state,))
+        for i in range(count)
+    )
+
+
+MANY: Final = 3 * ELEMENTS
+STOPPED: Final = wire.StopReplicaPartitionState(partition_index=0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "epoch", "error"),
+    [
+        (wire.LeaderAndIsrRequest(topic_states=lai_states(MANY)), 1, ErrorCode.STALE_CONTROLLER_EPOCH),
+        (
+            wire.LeaderAndIsrRequest(topic_states=lai_states(MANY) + lai_states(1, f"t{MANY - 1}")),
+            0,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ),
+        (
+            wire.StopReplicaRequest(
+                topic_states=tuple(
+                    wire.StopReplicaTopicState(topic_name=f"t{i}", partition_states=(STOPPED,)) for i in range(MANY)
+                )
+            ),
+            1,
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+        ),
+    ],
+    ids=["LeaderAndIsr", "a topic twice", "StopReplica"],
+)
+def test_a_long_control_request_is_refused_in_steps(asked: Any, epoch: int, error: ErrorCode) -> None:
+    """Who may be no controller."""
+    work = Work()
+
+    async def ask() -> None:
+        async with a_node() as node, trio.open_nursery() as nursery:
+            turns = Turns(0.0005)
+            nursery.start_soon(turns.run)
+            node.replicas.controller_epoch = epoch
+            version = asked.__versions__.last
+            trio.lowlevel.add_instrument(work)
+            captured = await answer_in_turns(node, turns, asked, version)
+            trio.lowlevel.remove_instrument(work)
+            assert answer_of(captured, asked.__api_key__, version).error_code == error
+            nursery.cancel_scope.cancel()
+
+    with advancing_time():
+        trio.run(ask, clock=AdvancingClock())
     assert work.most < CALLS

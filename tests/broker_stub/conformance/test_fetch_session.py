@@ -16,6 +16,7 @@ from kce.broker_stub.log.leader_epochs import EpochEnd
 from kce.broker_stub.replication.fetch_sessions import FetchContext, Wanted
 from kce.broker_stub.replication.reading import Read
 from kce.wire import ErrorCode
+from kce.wire.steps import finish
 from kce.wire.vocabulary import LEADER_DURING_DELETE
 from tests.broker_stub.replication.support import RecordNode, a_node
 from tests.broker_stub.replication.test_fetch_sessions import FOO, Sessions, answers, wanted
@@ -87,7 +88,7 @@ def test_epochs_are_those_of_the_last_request() -> None:
 @kafka("FST-6")
 def test_kinds_of_requests() -> None:
     sessions = Sessions()
-    assert sessions.context(0, -1, 1, [], (), uses_topic_ids=True).session is None
+    assert finish(sessions.context(0, -1, 1, [], (), uses_topic_ids=True)).session is None
     listed = [wanted(0), wanted(1, offset=10)]
     full = sessions.full(listed)
     assert full.wanted() == listed
@@ -108,7 +109,7 @@ def test_kinds_of_requests() -> None:
         sessions.incremental(known, 5, listed)
     assert refused.value.code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     throttled = sessions.incremental(known, 2)
-    assert (throttled.throttled(), throttled.told([])) == (known, [])  # rule B4.32
+    assert (throttled.throttled(), finish(throttled.told([]))) == (known, [])  # rule B4.32
     with pytest.raises(Refused):
         more.throttled()
     final = sessions.full([wanted(2), wanted(3, offset=10)], known, epoch=-1)
@@ -123,7 +124,7 @@ def test_partitions_come_and_go(uses_ids: bool) -> None:
     topic_id = FOO if uses_ids else None
     foo0, foo1 = wanted(0, topic_id=topic_id), wanted(1, topic_id=topic_id, offset=10)
     bar0 = Wanted("" if uses_ids else "bar", IDS["bar"] if uses_ids else None, 2, 15, 100, 0, -1, -1)
-    context = sessions.context(0, 0, -1, [foo0, foo1], (), uses_topic_ids=uses_ids)
+    context = finish(sessions.context(0, 0, -1, [foo0, foo1], (), uses_topic_ids=uses_ids))
     assert answers(context, p0=Read(high_watermark=100, log_start_offset=100), p1=CHANGED) == [0, 1]
     context = sessions.incremental(session_id(context), 1, [bar0], [foo0.key], ids=uses_ids)
     assert [(one.key, one.offset) for one in context.wanted()] == [(foo1.key, 10), (bar0.key, 15)]
@@ -136,7 +137,7 @@ def test_partitions_come_and_go(uses_ids: bool) -> None:
 def test_a_session_keeps_to_ids_or_names(uses_ids: bool) -> None:
     sessions = Sessions()
     one = wanted(0, topic_id=FOO if uses_ids else None)
-    context = sessions.context(0, 0, -1, [one], (), uses_topic_ids=uses_ids)
+    context = finish(sessions.context(0, 0, -1, [one], (), uses_topic_ids=uses_ids))
     assert answers(context, p0=CHANGED) == [0]
     with pytest.raises(Refused) as refused:
         sessions.incremental(session_id(context), 1, ids=not uses_ids)

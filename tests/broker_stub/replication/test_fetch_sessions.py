@@ -27,10 +27,21 @@ from kce.broker_stub.replication.fetch_sessions import (
 from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.broker_stub.replication.reading import PartitionFetch, Read
 from kce.wire import ErrorCode
+from kce.wire.long_messages import SHORT
 from kce.wire.single_fetch import MOST
+from kce.wire.steps import finish
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.replication.support import A0, RecordNode, a_node, batch, fetch_request, values_of
-from tests.broker_stub.support import ID_A, ID_B, lai_state, leader_and_isr, stop_replica, umr_state, update_metadata
+from tests.broker_stub.support import (
+    ID_A,
+    ID_B,
+    answer_of,
+    lai_state,
+    leader_and_isr,
+    stop_replica,
+    umr_state,
+    update_metadata,
+)
 
 FOO = UUID(int=1)
 
@@ -59,23 +70,22 @@ class Sessions(FetchSessions):
         self.incremental(session_id, session.epoch)
 
     def full(self, partitions: list[Wanted], session_id: int = 0, epoch: int = 0, replica_id: int = -1) -> FetchContext:
-        return self.context(session_id, epoch, replica_id, partitions, (), uses_topic_ids=True)
+        return finish(self.context(session_id, epoch, replica_id, partitions, (), uses_topic_ids=True))
 
     def incremental(
         self, session_id: int, epoch: int, partitions: list[Wanted] | None = None, forgotten: Any = (), ids: bool = True
     ) -> FetchContext:
-        return self.context(session_id, epoch, -1, partitions or [], forgotten, uses_topic_ids=ids)
+        return finish(self.context(session_id, epoch, -1, partitions or [], forgotten, uses_topic_ids=ids))
 
 
 def answers(context: FetchContext, **reads: Any) -> list[int]:
     """Answer ``p1=Read(...)``: the partitions that the response has."""
     known = {one.partition: one for one in context.wanted()}
-    told = context.answered(
-        [
-            (Requested(known[number], PartitionFetch(TopicPartition("foo", number), FOO, 0, 100), None), read)
-            for number, read in ((int(name[1:]), read) for name, read in reads.items())
-        ]
-    )
+    given = [
+        (Requested(known[number], PartitionFetch(TopicPartition("foo", number), FOO, 0, 100), None), read)
+        for number, read in ((int(name[1:]), read) for name, read in reads.items())
+    ]
+    told = finish(context.answered(given))
     return [requested.wanted.partition for requested, _ in told]
 
 
@@ -140,7 +150,7 @@ def test_a_fetch_that_closes_its_session_reads_what_it_lists() -> None:
     """Rule B4.28: it is treated as sessionless."""
     sessions = Sessions()
     session_id = sessions.create(0, 1)
-    closes = sessions.context(session_id, 1, -1, [wanted(0, offset=3)], [wanted(0).key], uses_topic_ids=True)
+    closes = finish(sessions.context(session_id, 1, -1, [wanted(0, offset=3)], [wanted(0).key], uses_topic_ids=True))
     assert (closes.session, [one.offset for one in closes.wanted()], len(sessions)) == (None, [3], 0)
 
 
@@ -529,7 +539,7 @@ def test_a_partition_that_is_forgotten_meanwhile_is_not_told_of() -> None:
     del session.partitions[wanted(0).key]
     assert answers(context, p1=Read()) == [1]
     known = Requested(wanted(0), PartitionFetch(TopicPartition("foo", 0), FOO, 0, 100), None)
-    assert context.answered([(known, Read())]) == []
+    assert finish(context.answered([(known, Read())])) == []
 
 
 def test_nothing_is_kept_of_a_removed_session() -> None:
@@ -580,3 +590,23 @@ def test_what_older_versions_of_a_follower_say() -> None:
         (topic,) = request.topics
         assert (topic.topic, topic.partitions[0].last_fetched_epoch) == ("a", 3 if version >= 12 else -1)
         assert topic.topic_id == (ID_A if version >= 13 else UUID(int=0))
+
+
+async def test_what_is_appended_while_a_long_answer_is_made_is_not_idle(autojump_clock: MockClock) -> None:
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        many = tuple(wire.FetchPartition(partition=i, partition_max_bytes=1000) for i in range(SHORT + 1))
+        topic = wire.FetchTopic(topic="a", partitions=many)
+        first = wire.FetchRequest(session_epoch=0, topics=(topic,), max_bytes=1000)
+        request, captured = node.request(first, 12)
+        waits = node.apis.handle(request)
+        assert waits is not None
+        await waits
+        assert not captured.answered.is_set()  # all is read
+        await node.produce(batch())
+        await captured.answered.wait()
+        answer = answer_of(captured, first.__api_key__, 12)
+        assert not answer.responses[0].partitions[0].records
+        again = wire.FetchRequest(session_id=answer.session_id, session_epoch=1, max_bytes=1000)
+        (topic,) = (await node.ask(again, 12)).responses
+        assert [values_of(one) for one in topic.partitions if one.partition_index == 0] == [[b"v"]]

@@ -11,6 +11,7 @@ from kce.broker_stub.control_requests import StopReplica, stop_replica_states
 from kce.controller.control_requests import StopReplicaState
 from kce.wire import ErrorCode
 from kce.wire.control import partition_states
+from kce.wire.steps import finish
 from kce.wire.vocabulary import TopicPartition
 from tests.wire.conformance.built import T0, T1, U0, stop_replica
 from tests.wire.conformance.support import assert_unsupported, error_response, through_bytes
@@ -89,6 +90,6 @@ def test_every_version_reads_as_states(version: int) -> None:  # rule 13.24
 @pytest.mark.parametrize("delete", [True, False])
 def test_every_version_reads_as_a_map(version: int, delete: bool) -> None:  # rule 13.24
     read = through_bytes(built(version, delete=delete), version)
-    assert stop_replica_states(read) == {
+    assert finish(stop_replica_states(read)) == {
         tp: StopReplica(epoch if version >= 3 else -1, delete) for tp, epoch in EPOCHS.items()
     }
