@@ -14,14 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kce.cache import cache_folder
+
 
 def location(name: str, *of: object) -> Path:
     """Where the archive is of the classes that ``of`` tells apart, for the Java of JAVA_HOME or PATH."""
     java = _java()
-    changed_ns = java.stat().st_mtime_ns if java.exists() else 0
+    changed_ns = java.stat().st_mtime_ns if os.path.exists(java) else 0
     what = " ".join(map(str, (java.resolve(), changed_ns, *of)))
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafka-controller-emulator"
-    return folder / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.jsa"
+    return cache_folder() / f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.jsa"
 
 
 def _java() -> Path:

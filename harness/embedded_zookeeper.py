@@ -153,8 +153,8 @@ def spawn(
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     archived = archive(jars)
-    # a JVM that writes an archive cannot run from one
-    is_used = archived.is_file() and not any(option.startswith("-XX:ArchiveClassesAtExit=") for option in java)
+    # a JVM that writes an archive cannot run from one; Path.is_file raises where a folder above may not be read
+    is_used = os.path.isfile(archived) and not any(option.startswith("-XX:ArchiveClassesAtExit=") for option in java)
     command = [
         java[0], *([f"-XX:SharedArchiveFile={archived}"] * is_used),
         "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,18 @@ ANSWER_TIMEOUT_S = 120
 
 
 def registry() -> Path:
-    """The folder of this user's running clusters."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    """The folder of this user's running clusters. Raises HarnessError."""
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        with suppress(OSError):  # after `su` and `sudo` it is often that of the user before
+            return _own_folder(runtime)
+    base = tempfile.gettempdir()
+    try:
+        return _own_folder(base)
+    except OSError as e:
+        raise HarnessError(f"no folder of running clusters can be made in {base}: {e.strerror or e}") from None
+
+
+def _own_folder(base: str) -> Path:
     folder = Path(base) / f"kce-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():

@@ -27,7 +27,7 @@ def find_java() -> str:
     """The path of a `java` of version 17 or later, from JAVA_HOME or PATH. Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None or not Path(found).exists():
+    if found is None or not os.path.exists(found):  # Path.exists raises where a folder above may not be read
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no `java` on the PATH"
         raise JavaMissing(f"Java {MINIMUM} or later is needed and {where}: {INSTALL}.")
     version = _release(found)

@@ -54,6 +54,13 @@ def test_the_release_of_the_installation_is_believed(
             find_java()
 
 
+def test_a_home_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name too long stands for a folder of another user: the file system refuses to look."""
+    monkeypatch.setenv("JAVA_HOME", f"/{'x' * 300}")
+    with pytest.raises(JavaMissing, match="which has no bin/java: install"):
+        find_java()
+
+
 def test_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

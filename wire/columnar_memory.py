@@ -6,11 +6,15 @@ tuple of kinds, and a kernel for such a tuple is straight code without a loop ov
 
 from __future__ import annotations
 
+import contextlib
+
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from kce.cache import user_cache
 
 INT32, INT8, BOOL = np.int32(0), np.int8(0), np.bool_(False)
 #: an array of int32; a string; the partitions of a topic: each with a length of 4, 2 and 4 bytes, or a compact one
@@ -24,7 +28,15 @@ MAX_NAME_BYTES = 32767
 #: at least so many bytes after each column can be written, as four numbers or 16 bytes are moved at once
 SLACK_BYTES = 16
 
-compiled = numba.njit(cache=True, nogil=True)
+
+def compiled(function):
+    """Kept in a folder of numba's choice, beside its module or in the user's cache, if one can be written."""
+    if user_cache() is not None:  # numba would make a folder called `~`
+        with contextlib.suppress(RuntimeError):
+            return numba.njit(cache=True, nogil=True)(function)
+    return numba.njit(nogil=True)(function)
+
+
 #: part of its callers: a call for each field of a state would take most of the time
 inlined = numba.njit(forceinline=True)
 INLINED = {"forceinline": True}

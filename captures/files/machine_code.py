@@ -7,7 +7,6 @@ them, and allocates nothing: so its code needs nothing of numba's.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -26,6 +25,8 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
+
+from kce.cache import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +114,10 @@ class Kernel:
         if kept is None:
             _announce()
             kept = self._compile(kinds)
-            with contextlib.suppress(OSError):
+            try:
                 _write(path, kept)
+            except OSError as e:
+                _announce_loss(e.strerror or str(e))
         return _callable(*kept, kinds)
 
     def _compile(self, kinds: tuple[Kind, ...]) -> tuple[str, str, bytes]:
@@ -155,6 +158,14 @@ class Kernel:
 @functools.cache
 def _announce() -> None:
     log.warning("compiling what reads large captures, which is kept in %s: some 15 seconds, once", _folder())
+
+
+@functools.cache
+def _announce_loss(why: str) -> None:
+    log.warning(
+        "%s cannot be written (%s): every process compiles again, unless XDG_CACHE_HOME names a folder that can be",
+        _folder(), why,
+    )  # fmt: skip
 
 
 def _lowered(argument: Any) -> tuple[Kind, tuple[int, ...]]:
@@ -243,8 +254,7 @@ def _platform() -> tuple[Any, ...]:
 
 
 def _folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache, "kafka-controller-emulator", "kernels")
+    return cache_folder() / "kernels"
 
 
 def _read(path: Path) -> tuple[str, str, bytes] | None:

@@ -160,6 +160,17 @@ def test_clusters_that_died_are_removed_from_the_registry(folder: Path) -> None:
     assert (gone.exists(), reused.exists(), alive.exists()) == (False, False, True)
 
 
+def test_a_runtime_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`su` and `sudo` leave it in the environment. A file in its place refuses as it does, root too."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert registry() == tmp_path / f"kce-{os.getuid()}"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    with pytest.raises(HarnessError, match=r"no folder of running clusters can be made in .*/file: Not a directory"):
+        registry()
+
+
 def test_one_of_several_clusters_must_be_chosen(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [entry(folder, os.getpid(), birth(os.getpid()), name) for name in ("a", "b")]
     paths[1].write_text(json.dumps({**json.loads(paths[1].read_text()), "name": "b"}))
