@@ -79,11 +79,29 @@ def temporary_files() -> Iterator[None]:
     before = tempfile.tempdir
     with remove_on_exit(folder):
         tempfile.tempdir = folder
+        chosen = os.environ.get("MPLCONFIGDIR", "")
+        if not _can_matplotlib_keep_files(
+            chosen
+        ):  # it would make a folder in ours, and fail at exit to remove it again
+            os.environ["MPLCONFIGDIR"] = os.path.join(folder, "matplotlib")
         try:
             yield
         finally:
             tempfile.tempdir = before
+            os.environ["MPLCONFIGDIR"] = chosen  # none if empty
             remove(folder)
+
+
+def _can_matplotlib_keep_files(chosen: str) -> bool:
+    """Whether it can write in its folders, or make them."""
+    homes = ("XDG_CONFIG_HOME", "~/.config"), ("XDG_CACHE_HOME", "~/.cache")
+    of_homes = [os.environ.get(variable) or os.path.expanduser(default) for variable, default in homes]
+    for path in [chosen] if chosen else [os.path.join(home, "matplotlib") for home in of_homes]:
+        while path != os.path.dirname(path) and not os.path.exists(path):
+            path = os.path.dirname(path)
+        if not os.access(path, os.W_OK | os.X_OK):
+            return False
+    return True
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

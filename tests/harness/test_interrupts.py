@@ -326,3 +326,27 @@ async def test_a_cluster_that_is_cancelled_ends_its_sessions(
     found = await store.exists(["/controller", "/brokers/ids/1", "/brokers/ids/2"])
     await store.aclose()
     assert found == [None, None, None]
+
+
+@pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"])
+def test_matplotlib_without_a_folder_of_its_own(tmp_path: Path, variable: str) -> None:
+    """It would make one among the temporary files, and fail at exit, when they are gone."""
+    (tmp_path / "file").touch()
+    source = (
+        "import os; from kce.harness.interrupts import temporary_files\n"
+        "before = os.environ['MPLCONFIGDIR']\n"
+        "with temporary_files():\n"
+        "    import matplotlib; print(matplotlib.get_configdir(), matplotlib.get_cachedir())\n"
+        "assert os.environ['MPLCONFIGDIR'] == before"
+    )
+    homes = {"XDG_CONFIG_HOME": str(tmp_path / "a"), "XDG_CACHE_HOME": str(tmp_path / "b"), "MPLCONFIGDIR": ""}
+    env = {**os.environ, **homes, "TMPDIR": str(tmp_path)}
+    script = [sys.executable, "-c", source]
+    ran = subprocess.run(
+        script, env=env | {variable: str(tmp_path / "file")}, capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == ""
+    assert {Path(folder).parents[1] for folder in ran.stdout.split()} == {tmp_path}
+    assert not list(tmp_path.glob("kce-*"))
+    ran = subprocess.run(script, env=env, capture_output=True, text=True, check=True)  # it has them
+    assert ran.stdout.split() == [str(tmp_path / "a" / "matplotlib"), str(tmp_path / "b" / "matplotlib")]
