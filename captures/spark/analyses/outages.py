@@ -230,9 +230,14 @@ def was_outage() -> SqlColumn:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    if found.outages:
-        news = first_places((row.files[-1], row.packets[-1]) for row in found.outages)
-        yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.", news)
+    moved = [
+        row
+        for row in found.outages
+        if None not in (row.from_leader, row.to_leader) and row.from_leader != row.to_leader
+    ]
+    if moved:
+        news = first_places((row.files[-1], row.packets[-1]) for row in moved)
+        yield Finding("note", f"Leaders moved {count(len(moved), 'time')}.", news)
     shown = sorted(incidents(found), key=lambda incident: max(map(_length, incident[1])), reverse=True)
     for leader, rows in shown[:MOST]:
         yield _finding(leader, rows, found)

@@ -292,6 +292,15 @@ def test_partitions_that_one_broker_left_alone_are_one_outage_however_long_each_
     ]
 
 
+def test_a_leader_that_comes_back_or_has_no_successor_did_not_move():
+    moved, back, gone = outage(0, 1, 2), outage(1, 1, 2, to_leader=1), outage(2, 1, None, to_leader=None)
+    unknown = outage(3, 1, 2, of=None)
+    texts = [finding.text for finding in ANALYSES["outages"].findings(found(outages=[back, moved, gone, unknown]))]
+    assert texts[0] == "Leaders moved 1 time."
+    texts = [finding.text for finding in ANALYSES["outages"].findings(found(outages=[back, gone, unknown]))]
+    assert not any("moved" in text for text in texts)
+
+
 def test_the_longest_outages_come_first():
     rows = [outage(leader, 100 * leader, 100 * leader + 2 + leader, of=leader) for leader in range(9)]
     *shown, others = [finding.text for finding in ANALYSES["outages"].findings(found(outages=rows))][1:]
