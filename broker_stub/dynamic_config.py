@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 #: of the whole broker
 _POOLS: Final = ("background.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers")
 #: what a listener may change while it is there
+#: the local retention of a log is that of the whole
+_AS_WHOLE: Final = -2
 _LIMITS: Final = ("max.connections", "max.connection.creation.rate")
 _OF_LISTENER: Final = frozenset({*_LIMITS, "num.network.threads"}) | TLS_STORES
 
@@ -76,6 +78,7 @@ class DynamicConfig:
             try:
                 check_numbers(self.current, then)
                 check_listeners(self.current, then)
+                check_local_retention(Properties(self.current.properties), Properties(then.properties))
                 self._tls.check(then.security)
             except ConfigError as e:
                 raise _invalid(e) from None
@@ -115,6 +118,34 @@ def check_numbers(now: BrokerConfig, then: BrokerConfig) -> None:
         if listener != now.control_plane_listener_name:
             threads = now.num_network_threads[listener], then.num_network_threads[listener]
             _check_threads("num.network.threads", *threads)
+
+
+def check_local_retention(now: Properties, then: Properties) -> None:
+    """Of logs with remote parts, if it changes: not more than there is altogether. Raises ConfigError."""
+    for unit, whole_now, whole in (
+        ("ms", _retention_ms(now), _retention_ms(then)),
+        ("bytes", now.integer("log.retention.bytes"), then.integer("log.retention.bytes")),
+    ):
+        name = f"log.local.retention.{unit}"
+        local = then.integer(name)
+        if whole < 0 or local == _AS_WHOLE or (now.integer(name), whole_now) == (local, whole):
+            continue
+        if local == -1:
+            problem = f"must not be -1 as log.retention.{unit} value is set as {whole}."
+        elif local > whole:
+            problem = f"must not be more than log.retention.{unit} property value: {whole}"
+        else:
+            continue
+        raise ConfigError(f"Invalid value {local} for configuration {name}: Value {problem}")
+
+
+def _retention_ms(read: Properties) -> int:
+    """The finest unit counts."""
+    if read.given("log.retention.ms") is not None:
+        return read.integer("log.retention.ms")
+    if read.given("log.retention.minutes") is not None:
+        return read.integer("log.retention.minutes") * 60_000
+    return read.integer("log.retention.hours") * 3_600_000
 
 
 def check_listeners(now: BrokerConfig, then: BrokerConfig) -> None:

@@ -106,6 +106,28 @@ def test_what_may_change() -> None:  # rule B7.29
             "Invalid value 1.5 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
         ),
         (
+            "min.cleanable.dirty.ratio", "0x1p1",
+            "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+        ),
+        (
+            "min.insync.replicas", "2147483648",
+            "Invalid value 2147483648 for configuration min.insync.replicas: Not a number of type INT",
+        ),
+        (
+            "compression.gzip.level", "10",
+            "Invalid value 10 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1",
+        ),
+        (
+            "cleanup.policy", "delete,",
+            "Invalid value  for configuration cleanup.policy: String must be one of: compact, delete",
+        ),
+        (
+            "leader.replication.throttled.replicas", "0:1,x",
+            "Invalid value [0:1, x] for configuration leader.replication.throttled.replicas: "
+            "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following "
+            "format: [partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        ),
+        (
             "preallocate", "maybe",
             "Invalid value maybe for configuration preallocate: Expected value to be either true or false",
         ),

@@ -105,6 +105,30 @@ def test_settings_that_exclude_each_other_are_refused() -> None:  # rule B7.29
     assert words.startswith("requirement failed: log.retention.ms must be unlimited")
 
 
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"ms": "-1"}, "-1 for configuration log.local.retention.ms: Value must not be -1 as log.retention.ms value is "
+                       "set as 3600000."),
+        ({"ms": "3600001"}, "3600001 for configuration log.local.retention.ms: Value must not be more than "
+                            "log.retention.ms property value: 3600000"),
+        ({"bytes": "-1"}, "-1 for configuration log.local.retention.bytes: Value must not be -1 as log.retention.bytes "
+                          "value is set as 9."),
+        ({"bytes": "10"}, "10 for configuration log.local.retention.bytes: Value must not be more than "
+                          "log.retention.bytes property value: 9"),
+    ],
+)  # fmt: skip
+def test_what_is_kept_locally_is_not_more_than_all(changes: dict[str, str], problem: str) -> None:
+    """In the words of 3.9.1."""
+    limits = {"log.retention.hours": "1", "log.retention.bytes": "9"}
+    local = {f"log.local.retention.{unit}": value for unit, value in changes.items()}
+    assert refusal(started(**limits), local) == INVALID.format(f"Invalid value {problem}")
+    unlimited = {"log.retention.ms": "-1", "log.retention.bytes": "-1"}
+    started(**limits).check({**local, **unlimited})
+    started(**limits, **local).check({"num.io.threads": "7"})  # what the file has is not judged
+    started(**limits).check({f"log.local.retention.{unit}": "-2" for unit in changes})
+
+
 def test_listeners_come_and_go() -> None:  # rule B1.57
     dynamic = started()
     dynamic.change({"listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:0,NEW://127.0.0.1:0"})

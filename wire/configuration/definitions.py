@@ -86,7 +86,10 @@ class Numbers:
     ranges: tuple[tuple[float, float], ...]
 
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, (int, float)) and any(least <= value <= most for least, most in self.ranges)
+        """NaN is, for it is neither too small nor too large."""
+        return isinstance(value, (int, float)) and any(
+            not (value < least or value > most) for least, most in self.ranges
+        )
 
     def __str__(self) -> str:
         return " or ".join(str(least) if least == most else f"from {least} to {most}" for least, most in self.ranges)
@@ -105,10 +108,11 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Texts that match ``pattern`` completely; ``description`` is for error messages."""
+    """Texts that match ``pattern`` completely; ``description`` is for error messages, ``words`` are Kafka's."""
 
     pattern: re.Pattern[str]
     description: str
+    words: str | None = None
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str) and self.pattern.fullmatch(value) is not None
@@ -130,17 +134,18 @@ class ConfigDef:
     def parse(self, text: str) -> Value:
         """Raises ConfigError."""
         text = text.strip()
-        problem = _UNPARSABLE.get(self.type, "Not a number of type {}").format(self.type.name)
+        shown, problem = text, _UNPARSABLE.get(self.type, "Not a number of type {}").format(self.type.name)
         with contextlib.suppress(ValueError):
             value = _parse(self.type, text)
             elements = _elements(text) if isinstance(value, tuple) else (value,)
-            problem = next((self._problem(element) for element in elements if element not in self.allowed), "")
-            if not problem:
+            wrong = [element for element in elements if element not in self.allowed]
+            if not wrong:
                 return value
+            shown, problem = self._shown(wrong[0], text), self._problem(wrong[0])
         expected = f"{_EXPECTED.get(self.type, '')} {self.allowed}".strip()
         raise ConfigError(
             f"{self.name}={text}: must be {expected}",
-            f"Invalid value {text} for configuration {self.name}: {problem}",
+            f"Invalid value {shown} for configuration {self.name}: {problem}",
         )
 
     def written(self, text: str) -> str:
@@ -155,16 +160,27 @@ class ConfigDef:
             case bool():
                 return str(value).lower()
             case float():
-                return _double(value)
+                return java_double(value)
             case tuple():
                 return ",".join(_elements(text.strip()))
         return str(value)
+
+    def _shown(self, wrong: Value, text: str) -> str:
+        """What Kafka says is wrong: the value that it has read, or an element of a list."""
+        if isinstance(self.allowed, Matching):
+            return f"[{', '.join(_elements(text))}]" if self.type is ConfigType.LIST else text
+        return java_double(wrong) if isinstance(wrong, float) else str(wrong)
 
     def _problem(self, value: object) -> str:
         """Why an element is not allowed, in Kafka's words."""
         if isinstance(self.allowed, OneOf):
             return f"String must be {self.allowed}".replace("one of", "one of:")
+        if isinstance(self.allowed, Matching) and self.allowed.words is not None:
+            return f"{self.name} {self.allowed.words}"
         if isinstance(self.allowed, Numbers) and isinstance(value, (int, float)):
+            if self.name.endswith(_WITH_A_GAP):
+                (default, _), (low, high) = self.allowed.ranges
+                return f"Value must be between {low} and {high} or equal to {default}"
             least, most = self.allowed.ranges[0][0], self.allowed.ranges[-1][1]
             if value < least:
                 return f"Value must be at least {least}"
@@ -193,7 +209,10 @@ class TopicConfigDef(ConfigDef):
 _UNPARSABLE: Final = {ConfigType.BOOLEAN: "Expected value to be either true or false"}
 #: numbers as Java reads them
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
-_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
+_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
+_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+#: what Kafka checks with two conditions
+_WITH_A_GAP: Final = "compression.gzip.level"
 _EXPECTED: Final = {
     ConfigType.BOOLEAN: "true or false",
     ConfigType.SHORT: "a whole number",
@@ -207,13 +226,11 @@ _EXPECTED: Final = {
 def _parse(kind: ConfigType, text: str) -> Value:
     """Raises ValueError."""
     if kind in LARGEST:
-        if not _WHOLE.fullmatch(text):
+        if not _WHOLE.fullmatch(text) or not -LARGEST[kind] - 1 <= int(text) <= LARGEST[kind]:
             raise ValueError(text)
         return int(text)
     if kind is ConfigType.DOUBLE:
-        if not _DECIMAL.fullmatch(text):
-            raise ValueError(text)
-        return float(text.rstrip("fFdD"))
+        return _double(text)
     if kind is ConfigType.LIST:
         return tuple(list_of(text))
     if kind is ConfigType.BOOLEAN:
@@ -223,6 +240,18 @@ def _parse(kind: ConfigType, text: str) -> Value:
     return text
 
 
+def _double(text: str) -> float:
+    """Raises ValueError."""
+    if hexadecimal := _HEXADECIMAL.fullmatch(text):
+        try:
+            return float.fromhex(hexadecimal[1])
+        except OverflowError:
+            return -math.inf if text.startswith("-") else math.inf
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(text)
+    return float(text.rstrip("fFdD"))
+
+
 def whole_number(text: str) -> int | None:
     """As Java's Integer.parseInt reads it; None for what it refuses."""
     value = int(text) if _WHOLE.fullmatch(text) else None
@@ -230,8 +259,10 @@ def whole_number(text: str) -> int | None:
     return value if value is not None and -most - 1 <= value <= most else None
 
 
-def _double(value: float) -> str:
+def java_double(value: float) -> str:
     """As Java writes it."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     text = repr(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return text

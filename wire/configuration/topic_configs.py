@@ -58,7 +58,12 @@ unclean.leader.election.enable unclean.leader.election.enable
 """
 _BOOLEANS: Final = ("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable")
 _THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
-_REPLICAS: Final = Matching(re.compile(r"\*|\d+:\d+"), "* or partition:broker")
+_REPLICAS: Final = Matching(
+    re.compile(r"\*|([0-9]+:[0-9]+)?"),
+    "* or partition:broker",
+    "must be the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+)
 #: settings with an effect: one of the controller's, and those of the logs of nodes that keep records
 _LIVE: Final = frozenset(
     (

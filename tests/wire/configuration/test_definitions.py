@@ -31,6 +31,7 @@ def definition(kind: ConfigType, allowed: str) -> ConfigDef:
         (ConfigType.SHORT, "10..1000", "10", 10),
         (ConfigType.DOUBLE, "any", "1.7976931348623157E308", 1.7976931348623157e308),
         (ConfigType.DOUBLE, "0..0.5", "0.5", 0.5),
+        (ConfigType.DOUBLE, "0..0.5", "0x1p-2", 0.25),
         (ConfigType.LIST, "a|b", " b , a", ("b", "a")),
         (ConfigType.LIST, "a|b", "", ()),
         (ConfigType.STRING, "any", " text ", "text"),
@@ -59,6 +60,16 @@ def test_allowed_values_are_parsed(kind: ConfigType, allowed: str, text: str, va
         (ConfigType.DOUBLE, "10000000", "1.0E7"),
         (ConfigType.DOUBLE, "9223372036854775807", "9.223372036854776E18"),
         (ConfigType.DOUBLE, "-1e300", "-1.0E300"),
+        # as Java's Double.parseDouble
+        (ConfigType.DOUBLE, "NaN", "NaN"),
+        (ConfigType.DOUBLE, "+Infinity", "Infinity"),
+        (ConfigType.DOUBLE, "1e400", "Infinity"),
+        (ConfigType.DOUBLE, "-0x1p4000", "-Infinity"),
+        (ConfigType.DOUBLE, "0x1.8p-1d", "0.75"),
+        (ConfigType.DOUBLE, "0x.8P1", "1.0"),
+        (ConfigType.DOUBLE, "nan", "nan"),
+        (ConfigType.DOUBLE, "0x1", "0x1"),
+        (ConfigType.DOUBLE, "Infinityd", "Infinityd"),
     ],
 )
 def test_values_are_written_as_kafka_writes_them(kind: ConfigType, text: str, written: str) -> None:  # rule B7.25
