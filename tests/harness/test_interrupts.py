@@ -95,7 +95,7 @@ print(signal.getsignal(signal.SIGINT).name, *sorted(new))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     default, *imported = done.stdout.split()
     assert default == "SIG_DFL"
-    assert imported == ["kce", "kce.harness", "kce.harness.command", "kce.harness.interrupts"]
+    assert imported == ["kce", "kce.garbage", "kce.harness", "kce.harness.command", "kce.harness.interrupts"]
 
 
 def test_the_entry_point_leaves_alone_who_ignores_sigint() -> None:

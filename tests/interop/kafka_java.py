@@ -22,6 +22,8 @@ from tests.interop.kafka_jars import VERSION, kafka_jars
 
 #: options of a JVM that lives for a test: quick to start, small
 SHORT_LIVED = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: what a JVM says of an archive that it cannot use is not among what its program prints
+_LOGGING = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 _TRAINING = Path(__file__).parent / "java" / "Training.java"
 _TIMEOUT_S = 180
 _PROPERTIES = """broker.id=1
@@ -44,7 +46,7 @@ def kafka_java(*options: str, jvm: Sequence[str] | None = None, version: str = V
     """The command of a JVM, up to its main class or program. ``jvm`` None is for one that lives for a test."""
     if jvm is None:
         jvm = (*SHORT_LIVED, *(archived() if version == VERSION else ()))
-    return [find_java(), *jvm, *options, "-cp", class_path(version)]
+    return [find_java(), *_LOGGING, *jvm, *options, "-cp", class_path(version)]
 
 
 @functools.cache

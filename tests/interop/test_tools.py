@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 import trio
 
 from kce.broker_stub.replication.throttle import ReplicationQuota
-from kce.harness import Cluster
+from kce.harness import Cluster, class_archive
 from kce.wire.vocabulary import TopicPartition
+from tests.interop.kafka_java import kafka_java
 from tests.interop.tools import REASSIGN, TOPICS, Tools
 
 pytestmark = pytest.mark.slow
@@ -21,6 +23,14 @@ CONFIGS = "kafka.admin.ConfigCommand"
 
 async def gone(cluster: Cluster, topic: str) -> bool:
     return topic not in {described.name for described in await cluster.describe_topics()}
+
+
+def test_what_a_jvm_says_of_an_archive_is_not_what_its_program_prints(tmp_path: Path) -> None:
+    """Java 24 and later cannot use it for a program in one file, such as Tools.java, and say so."""
+    of_another_class_path = [*kafka_java()[:-1], str(tmp_path), "-version"]
+    ran = subprocess.run(of_another_class_path, capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    assert ("shared archive" in ran.stderr) == class_archive.can_be_written()
 
 
 async def test_kafkas_tools(zookeeper: str, tmp_path: Path, tools: Tools) -> None:
