@@ -45,10 +45,15 @@ def write_report(found: Findings, path: str | os.PathLike[str], form: str = "htm
 
 
 def write_text(whole: str, path: str | os.PathLike[str]) -> None:
-    """Raises CaptureError when the file cannot be written."""
+    """Raises CaptureError when the file cannot be written; a full disk leaves no half of it."""
+    is_open = False
     try:
-        Path(path).write_text(whole, encoding="utf-8")
+        with Path(path).open("w", encoding="utf-8") as file:
+            is_open = True
+            file.write(whole)
     except OSError as e:
+        if is_open and Path(path).is_file():
+            Path(path).unlink()
         raise CaptureError(f"{os.fspath(path)}: cannot be written ({e.strerror or e})") from None
 
 

@@ -125,12 +125,22 @@ def analyze(
             try:
                 found = job.run(_Spark(job, spark, None if decoding is None else decoding.result()))
             except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
-                first, *_ = str(e).strip().splitlines() or [type(e).__name__]
-                raise CaptureError(f"Spark failed: {first}") from e
+                raise CaptureError(f"Spark failed: {_reason(str(e)) or type(e).__name__}") from e
     if report is not None:
         progress("writing the report")
         write_report(found, report, form)
     return found
+
+
+def _reason(text: str) -> str:
+    """One line of the text of an error: what failed and, of Java's stack trace, the first cause, as a full disk."""
+    first, *others = text.strip().splitlines() or [""]
+    top = next((line.removeprefix(": ") for line in others if line.startswith(": ")), None)
+    if top is None:
+        return first
+    causes = [line.removeprefix("Caused by: ") for line in others if line.startswith("Caused by: ")]
+    what = top.removeprefix("org.apache.spark.SparkException: ").rstrip(": ")
+    return ": ".join(dict.fromkeys([what, *causes[-1:]]))
 
 
 def analyze_both(

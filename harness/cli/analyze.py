@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import printable
 from kce.extras import SPARK, require
 from kce.harness.cli.options import check_span, parsed, ports_option, print_utf8
-from kce.harness.interrupts import remove_on_exit, temporary_files
+from kce.harness.interrupts import remove, remove_on_exit, temporary_files
 
 if TYPE_CHECKING:
     from kce.captures.spark.analyses.analysis import Thresholds
@@ -241,9 +241,18 @@ def _compare(before: str, after: str, report: str | None, form: str | None, fail
     return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in compared.new) else 0
 
 
-def _removed_if_new(out: str | None) -> AbstractContextManager[None]:
-    """A signal leaves no folder with only a part of the tables, unless it was there before."""
-    return nullcontext() if out is None or Path(out).exists() else remove_on_exit(out)
+@contextmanager
+def _removed_if_new(out: str | None) -> Iterator[None]:
+    """A signal or a failure leaves no folder with only a part of the tables, unless it was there before."""
+    if out is None or Path(out).exists():
+        yield
+        return
+    with remove_on_exit(out):
+        try:
+            yield
+        except BaseException:
+            remove(out)
+            raise
 
 
 def _thresholds(settings: tuple[str, ...]) -> Thresholds:

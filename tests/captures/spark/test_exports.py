@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import resource
 
 import pytest
 
@@ -12,10 +14,11 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.quality import Quality
 from kce.captures.record.recorder import Recorder
 from kce.captures.spark import analyze, job
-from kce.captures.spark.exports import to_json, to_markdown, write_report
+from kce.captures.spark.exports import to_json, to_markdown, write_report, write_text
 from kce.captures.spark.findings import ROWS, Exchange
 from kce.captures.spark.report import render
 from kce.harness.cli import main
+from kce.harness.cli.analyze import _removed_if_new
 from tests.captures.samples import CAPTURES
 from tests.captures.spark.test_report import EMPTY, FULL, START, change, found
 
@@ -203,3 +206,26 @@ def test_frames_have_payloads_only_when_requested(spark, secrets):
         if option:
             read = read.option(option, "true")
         assert shown(" ".join(row["body"] or "" for row in read.load(str(secrets)).collect())) == wanted
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_report(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(CaptureError, match=r"report: cannot be written \(File too large\)"):
+            write_text("x" * 20_000, tmp_path / "report")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_some(folder):
+    (folder / "requests").mkdir(parents=True)
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_tables_of_a_failure_are_removed_if_their_folder_is_new(tmp_path):
+    for folder in (tmp_path / "new", tmp_path):
+        with pytest.raises(OSError, match="No space left"), _removed_if_new(str(folder)):
+            write_some(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["requests"]

@@ -316,6 +316,26 @@ def test_a_failure_of_spark_is_reported_in_one_line(spark, monkeypatch):
         analyze([ZOMBIE], spark=spark)
 
 
+AWAITED = """An error occurred while calling o128.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
+Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2935)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+
+
+def test_a_failure_of_java_is_said_with_its_first_cause():
+    assert job._reason(AWAITED) == "Exception thrown in awaitResult: java.io.IOException: No space left on device"
+    alone = "An error occurred while calling o1.count.\n: java.lang.OutOfMemoryError: Java heap space\n\tat x\n"
+    assert job._reason(alone) == "java.lang.OutOfMemoryError: Java heap space"
+    assert job._reason("\n[X] no_such_column\nmore") == "[X] no_such_column"
+    assert job._reason("") == ""
+
+
 def test_targets_are_checked_before_anything_is_read(tmp_path):
     with pytest.raises(CaptureError, match="there is no folder"):
         analyze([ZOMBIE], report=tmp_path / "nowhere" / "report.html")
