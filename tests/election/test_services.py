@@ -5,6 +5,9 @@ Covers: election/zookeeper.py.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -191,3 +194,16 @@ async def test_settings_reach_latches_and_nodes(monkeypatch: pytest.MonkeyPatch,
         ("node starts", (), {}),
     ]
     assert retrieval._tolerate
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page(zookeeper: str) -> None:
+    """docs/elections.md, but for the address."""
+    page = (Path(__file__).parents[2] / "docs" / "elections.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    assert program.count("zk:2181") == 1
+    program = program.replace("zk:2181", f"{zookeeper}/program-of-the-page")
+    with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "leader: host:8081\n" in iter(process.stdout.readline, "")
+        process.kill()
