@@ -314,6 +314,8 @@ def _control_plane_listener_name(
     if given is None:
         return None
     name = _one_of(key, given.upper(), advertised)
+    if given != name:  # Kafka binds it as a listener of clients, too
+        raise read.refusal(key, f"must be written in capitals, as {name}")
     if name == inter_broker:
         raise read.refusal(key, "must differ from the inter-broker listener")
     return name

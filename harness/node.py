@@ -287,7 +287,7 @@ class Node:
             await self._register()
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
-            log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
+            log.info("node %d is up: %s", self.id, ", ".join(map(str, self.broker.endpoints)))
             self.is_up = True
             task_status.started()
 
@@ -358,7 +358,7 @@ class Node:
         """Rule 1.23."""
         if self._is_registered:
             await self._zk.update_broker(self._registration(), self._controller_config.inter_broker_protocol_version)
-            log.info("node %d is registered as %s", self.id, ", ".join(self.addresses().values()))
+            log.info("node %d is registered as %s", self.id, ", ".join(map(str, self.broker.endpoints)))
 
     def _controllers(self) -> set[BrokerId]:
         return self.controller.context.controller_only_ids

@@ -117,6 +117,11 @@ class Connection(Outgoing):
         return max(self._link.last_received, self._last_sent)
 
     @property
+    def remote_host(self) -> str:
+        """By which connections are counted."""
+        return self._link.remote[0]
+
+    @property
     def turns(self) -> Turns:
         return self._owner.turns
 

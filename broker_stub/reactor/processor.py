@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from ipaddress import IPv6Address
 
 import trio
 
@@ -35,6 +36,15 @@ HAND_OFF_QUEUE_SIZE = 20
 LONG_REQUEST_ELEMENTS = 1000
 
 _INDEX_LIMIT = 2**31
+
+
+def as_in_java(host: str) -> str:
+    """As Java writes an address, and ACLs, members of groups and ids of connections have it: ::1 is 0:0:0:0:0:0:0:1."""
+    if ":" not in host:
+        return host
+    address, percent, zone = host.partition("%")
+    groups = [f"{int(group, 16):x}" for group in IPv6Address(address).exploded.split(":")]
+    return ":".join(groups) + percent + zone
 
 
 class Processor:
@@ -201,6 +211,7 @@ class Processor:
 
     def _new_connection(self, link: Link) -> Connection:
         (local_host, local_port), (remote_host, remote_port) = link.local, link.remote
+        local_host, remote_host = as_in_java(local_host), as_in_java(remote_host)
         connection_id = f"{local_host}:{local_port}-{remote_host}:{remote_port}-{self._next_index}"
         self._next_index = (self._next_index + 1) % _INDEX_LIMIT
         return Connection(ConnectionContext(connection_id, self.listener, remote_host), link, self)
@@ -228,7 +239,7 @@ class Processor:
             log.error("%s: closed, there is already a connection of this id", connection.context.connection_id)
             connection.close()
             await connection.serve()
-            self._quotas.release(self.listener, connection.context.client_host)
+            self._quotas.release(self.listener, connection.remote_host)
             return
         self.connections[connection.context.connection_id] = connection
         self.metrics.connections_open += 1
@@ -239,6 +250,6 @@ class Processor:
         finally:
             del self.connections[connection.context.connection_id]
             self.metrics.connections_open -= 1
-            self._quotas.release(self.listener, connection.context.client_host)
+            self._quotas.release(self.listener, connection.remote_host)
             if not self.connections:
                 self._no_connections.set()

@@ -51,5 +51,5 @@ def broker(config: Path, overrides: tuple[str, ...], log_level: str) -> int:
     settings = properties_of_file(config) | properties(overrides, "--override")
     return serve_node(
         settings, log_level,
-        lambda node: f"Broker {node.id} is up: {', '.join(f'{k}://{v}' for k, v in node.addresses().items())}.",
+        lambda node: f"Broker {node.id} is up: {', '.join(map(str, node.broker.endpoints))}.",
     )  # fmt: skip

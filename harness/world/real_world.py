@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any, Final
 
 import trio
 
@@ -35,6 +36,10 @@ from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
 
 DEFAULT_ZOOKEEPER_PORT = 2181
+
+
+#: of an IPv4 address on a socket of IPv6
+_IPV4_MAPPED: Final = "::ffff:"
 
 
 class RealListener(Listener):
@@ -73,8 +78,13 @@ class RealListener(Listener):
 
 
 def _connected(connected: socket.socket) -> Connected:
-    local, remote = connected.getsockname(), connected.getpeername()
-    return Connected(TcpStream(connected), local[:2], remote[:2])
+    return Connected(TcpStream(connected), _named(connected.getsockname()), _named(connected.getpeername()))
+
+
+def _named(found: Any) -> Address:
+    """A listener on all addresses of IPv6 has those of IPv4, too, and is to know them by their own names."""
+    host, port = found[:2]
+    return host.removeprefix(_IPV4_MAPPED), port
 
 
 class RealWorld(World):

@@ -45,7 +45,7 @@ def test_listener_names_are_upper_case_and_spaces_are_ignored() -> None:
         listeners=" control://h1:1 , data://[::1]:2 ",
         listener_security_protocol_map="control:plaintext, Data : PLAINTEXT",
         inter_broker_listener_name="data",
-        control_plane_listener_name="Control",
+        control_plane_listener_name=" CONTROL ",
     )
     assert c.listeners == (Endpoint("CONTROL", "PLAINTEXT", "h1", 1), Endpoint("DATA", "PLAINTEXT", "::1", 2))
     assert str(c.listeners[1]) == "DATA://[::1]:2"
@@ -115,6 +115,11 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
             "each listener needs its own name, but PLAINTEXT appears twice",
         ),
         (TWO.replace(":2", ":1"), "each listener needs its own port, but 1 appears twice"),
+        (
+            TWO + " control.plane.listener.name=b",
+            "control.plane.listener.name=b: must be written in capitals, as B",
+        ),
+        ("principal.builder.class=", "principal.builder.class=: must be the name of a class"),
         ("listener.security.protocol.map=DATA", "'DATA' is not LISTENER:PROTOCOL"),
         ("listener.security.protocol.map=DATA:HTTP", "with one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ("listener.security.protocol.map=A:SSL,a:SSL", "listener A appears twice"),
@@ -126,7 +131,7 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
         (TWO + "security.inter.broker.protocol=PLAINTEXT", "set only one of inter.broker.listener.name and"),
         ("security.inter.broker.protocol=SSL", "security.inter.broker.protocol=SSL: must be one of the advertised"),
         (TWO + "control.plane.listener.name=C", "control.plane.listener.name=C: must be one of the advertised"),
-        (TWO + "control.plane.listener.name=a", "control.plane.listener.name=a: must differ from the inter-broker"),
+        (TWO + "control.plane.listener.name=A", "control.plane.listener.name=A: must differ from the inter-broker"),
         (
             TWO + "control.plane.listener.name=B advertised.listeners=A://:1",
             "must be one of the advertised listeners (A)",

@@ -868,6 +868,28 @@ async def test_connection_ids_have_increasing_indexes(nursery) -> None:  # rule 
     assert sorted(f.processor.connections) == [f"127.0.0.1:9092-127.0.0.1:50000-{i}" for i in range(3)]
 
 
+@pytest.mark.parametrize(
+    ("host", "written"),
+    [
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:db8::8a2e:0370", "2001:db8:0:0:0:0:8a2e:370"),
+        ("fe80::1%eth0", "fe80:0:0:0:0:0:0:1%eth0"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("node-1", "node-1"),
+    ],
+)
+async def test_clients_have_addresses_as_in_java(host: str, written: str, nursery: trio.Nursery) -> None:
+    """ACLs name hosts like this."""
+    f = Fixture(answer)
+    await nursery.start(f.run)
+    assert f.quotas.acquire("DATA", host)
+    f.processor.accept_nowait(link(memory_stream_pair()[1], LOCAL, (host, 5)))
+    await wait_all_tasks_blocked()
+    ((connection_id, connection),) = f.processor.connections.items()
+    assert connection.context.client_host == written
+    assert connection_id == f"127.0.0.1:9092-{written}:5-0"
+
+
 async def test_the_hand_off_queue_has_room_for_20(nursery) -> None:  # rule B1.15
     f = Fixture(answer)
     clients = [f.client() for _ in range(HAND_OFF_QUEUE_SIZE)]

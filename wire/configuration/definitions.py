@@ -206,7 +206,10 @@ class TopicConfigDef(ConfigDef):
     synonyms: tuple[tuple[str, int], ...]
 
 
-_UNPARSABLE: Final = {ConfigType.BOOLEAN: "Expected value to be either true or false"}
+_UNPARSABLE: Final = {
+    ConfigType.BOOLEAN: "Expected value to be either true or false",
+    ConfigType.CLASS: "Class  could not be found.",
+}
 #: numbers as Java reads them
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
@@ -220,6 +223,7 @@ _EXPECTED: Final = {
     ConfigType.LONG: "a whole number",
     ConfigType.DOUBLE: "a number",
     ConfigType.LIST: "a list, each element",
+    ConfigType.CLASS: "the name of a class",
 }
 
 
@@ -233,6 +237,8 @@ def _parse(kind: ConfigType, text: str) -> Value:
         return _double(text)
     if kind is ConfigType.LIST:
         return tuple(list_of(text))
+    if kind is ConfigType.CLASS and not text:
+        raise ValueError(text)
     if kind is ConfigType.BOOLEAN:
         if text.lower() not in ("true", "false"):
             raise ValueError(text)

@@ -39,6 +39,12 @@ async def test_both_ends_of_a_connection_know_each_other() -> None:
         await world.connect(*address)
 
 
+def test_a_client_of_ipv4_has_its_own_name_on_a_listener_of_ipv6() -> None:
+    assert real_world._named(("::ffff:127.0.0.1", 5, 0, 0)) == ("127.0.0.1", 5)
+    assert real_world._named(("::1", 5, 0, 0)) == ("::1", 5)
+    assert real_world._named(("127.0.0.1", 5)) == ("127.0.0.1", 5)
+
+
 async def test_accepted_sockets_keep_alive_and_do_not_delay() -> None:  # rule B1.14
     world = RealWorld()
     listener = await world.bind("127.0.0.1", 0)
