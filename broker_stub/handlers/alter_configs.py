@@ -192,7 +192,7 @@ def _check_broker(resource: Resource, services: Services) -> None:
 
 def _with_resource(resource: Resource, text: str) -> str:
     """Kafka names the resource in what it says about a value."""
-    if not text.startswith(("Invalid value", "Validation", "Password")):
+    if not text.startswith(("Invalid value", "Validation", "Password", "Tiered Storage")):
         return text
     named = f"ConfigResource(type={_NAMES[resource.type]}, name='{resource.name}')"
     return f"Invalid config value for resource {named}: {text}"

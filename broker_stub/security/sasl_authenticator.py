@@ -204,9 +204,11 @@ class SaslServerAuthenticator:
         if not server.complete:
             return
         principal = KafkaPrincipal("User", server.authorization_id)
-        if self._previous is not None and self._previous.principal != principal:  # rule B9.24
+        before = principal if self._previous is None else self._previous.principal
+        if principal != before:  # rule B9.24
             raise SaslAuthenticationFailure(
-                f"Cannot change principals during re-authentication from {self._previous.principal} to {principal}"
+                "Cannot change principals during re-authentication "
+                f"from {before.principal_type}.{before.name}: {principal.principal_type}.{principal.name}"
             )
         self._lifetime_ms = self._lifetime(server.expires_at_ms)
         self.session = Session(principal, self._mechanism, self._lifetime_ms, server.token_authenticated)

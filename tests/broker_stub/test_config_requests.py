@@ -127,6 +127,15 @@ async def test_incremental_alter_configs_changes_single_settings(node: Node) -> 
     assert node.services.admin.configs["topics", "a"] == {"segment.bytes": "100", "cleanup.policy": "delete,compact"}
 
 
+async def test_what_needs_tiered_storage_is_refused_in_kafkas_words(node: Node) -> None:
+    request = wire.AlterConfigsRequest(resources=(alter(TOPIC, "a", remote_storage_enable="true"),))
+    (answer,) = (await node.ask(request, 2)).responses
+    assert answer.error_message == (
+        "Invalid config value for resource ConfigResource(type=TOPIC, name='a'): Tiered Storage functionality is "
+        "disabled in the broker. Topic cannot be configured with remote log storage."
+    )
+
+
 async def test_a_store_error_fails_only_its_resource(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(kind: str, name: str, config: object) -> None:
         raise RuntimeError("the store is gone")
