@@ -9,9 +9,11 @@ import re
 import ssl
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -26,6 +28,9 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE: Final = 64
+#: for how long an alert may take to be sent
+_ALERT_S: Final = 1
+_unsent: Final = WeakKeyDictionary[SecuredStream, ssl.MemoryBIO]()
 
 
 class Pem(NamedTuple):
@@ -49,6 +54,25 @@ class Stores(NamedTuple):
     trusted: str | None
 
 
+class _Context:
+    """Remembers where OpenSSL writes what is to be sent: Trio drops it where OpenSSL fails."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._outgoing = ssl.MemoryBIO()
+
+    def as_ssl(self) -> ssl.SSLContext:
+        return cast("ssl.SSLContext", self)
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **more: Any) -> ssl.SSLObject:
+        self._outgoing = outgoing
+        return self._context.wrap_bio(incoming, outgoing, **more)
+
+    def known(self, stream: SecuredStream) -> SecuredStream:
+        _unsent[stream] = self._outgoing
+        return stream
+
+
 class Tls:
     """One listener's TLS. Stores are read and contexts made when they are first needed: a client needs no key."""
 
@@ -59,11 +83,13 @@ class Tls:
 
     def accepting(self, stream: trio.abc.Stream) -> SecuredStream:
         """The server's end. ``handshake`` it before use."""
-        return trio.SSLStream(stream, self.server_context(), server_side=True, https_compatible=True)
+        context = _Context(self.server_context())
+        return context.known(trio.SSLStream(stream, context.as_ssl(), server_side=True, https_compatible=True))
 
     def connecting(self, stream: trio.abc.Stream, host: str) -> SecuredStream:
         """The client's end, which verifies the server's certificate, and that it is ``host``'s if configured so."""
-        return trio.SSLStream(stream, self.client_context(), server_hostname=host, https_compatible=True)
+        context = _Context(self.client_context())
+        return context.known(trio.SSLStream(stream, context.as_ssl(), server_hostname=host, https_compatible=True))
 
     def server_context(self) -> ssl.SSLContext:
         """Raises ConfigError."""
@@ -118,8 +144,17 @@ class Tls:
 
 
 async def handshake(stream: SecuredStream) -> bytes | None:
-    """The peer's verified certificate in DER; None if it has shown none. Raises trio.BrokenResourceError."""
-    await stream.do_handshake()
+    """The peer's verified certificate in DER; None if it has shown none. Raises trio.BrokenResourceError.
+
+    The peer is told why a handshake fails: Kafka's clients give up then, and otherwise try again.
+    """
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError as e:
+        if isinstance(e.__cause__, ssl.SSLError) and (alert := _unsent[stream].read()):
+            with trio.move_on_after(_ALERT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await stream.transport_stream.send_all(alert)
+        raise
     found = stream.getpeercert(binary_form=True)
     assert found is None or isinstance(found, bytes)
     return found

@@ -5,6 +5,7 @@ Covers: broker_stub/reactor/authentication.py, harness/world/tls.py.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -184,6 +185,20 @@ async def test_a_failed_handshake_closes_only_its_connection() -> None:  # rule 
         for link in (good, bad, plaintext):
             await link.aclose()
         assert (running.metrics.failed_authentications, running.metrics.successful_authentications) == (2, 1)
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_a_client_is_told_why_its_handshake_failed(version: str) -> None:  # rule B9.3
+    """One of Kafka's gives up then; it tries again where a connection just ends."""
+    async with secured(properties("SSL", ssl_client_auth="required")) as running:
+        (endpoint,) = running.server.bound_listeners()
+        without_key = Tls(TlsConfig.of_client(authority().trust() | {"ssl.enabled.protocols": version}))
+        async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as transport:
+            stream = without_key.connecting(transport, endpoint.host)
+            with pytest.raises(trio.BrokenResourceError) as failed:
+                await stream.receive_some()
+            assert isinstance(failed.value.__cause__, ssl.SSLError)
+            assert "ALERT" in (failed.value.__cause__.reason or "")
 
 
 async def test_a_slow_handshake_delays_nobody_and_is_ended_when_it_is_idle() -> None:
