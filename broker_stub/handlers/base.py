@@ -148,7 +148,17 @@ def answer_by(request: Request, answer: Callable[[], None]) -> None:
         answer()
     except Exception as e:
         log.exception("%r failed", request)
-        request.fail(e)
+        try:
+            request.fail(e)
+        except Exception:  # noqa: BLE001 - logged there
+            _failed_again(request)
+
+
+def _failed_again(request: Request) -> None:
+    """Even the error response failed."""
+    log.exception("%r: the error response failed", request)
+    if not request.answered:
+        request.close_connection()
 
 
 def answering(
@@ -271,7 +281,10 @@ def answer_later(request: Request, make: Later, services: Services, *, is_long: 
         except Exception as e:  # any error becomes an error response (rule B1.31)
             if not isinstance(e, ApiException):
                 log.exception("%r failed", request)
-            await request.fail_in_turns(e)
+            try:
+                await request.fail_in_turns(e)
+            except Exception:  # noqa: BLE001 - logged there
+                _failed_again(request)
         finally:
             if ended is not None:
                 ended.set()

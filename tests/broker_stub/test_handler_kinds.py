@@ -484,6 +484,34 @@ def test_who_completes_a_request_is_not_concerned_by_its_failure(caplog: pytest.
     assert caplog.messages == ["the request failed"]
 
 
+async def test_a_request_whose_error_response_fails_closes_only_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Hopeless(Asked):
+        answered = False
+
+        def fail(self, error: Exception) -> None:
+            raise ValueError("of the error response")
+
+        def close_connection(self) -> None:
+            self.done.append("closed")
+
+    def fails() -> HeartbeatResponse:
+        raise ValueError("of the answer")
+
+    async def fails_later(*_: Any) -> HeartbeatResponse:
+        return fails()
+
+    at_once: Any = Hopeless()
+    later: Any = Hopeless()
+    respond_to(at_once, fails)
+    async with trio.open_nursery() as nursery:
+        services: Any = SimpleNamespace(spawn=nursery.start_soon)
+        answering_later(fails_later)(later, MESSAGE, services)
+    assert (at_once.done, later.done) == (["closed"], ["closed"])
+    assert caplog.messages == ["the request failed", "the request: the error response failed"] * 2
+
+
 @pytest.mark.parametrize("error", [None, ValueError("of ours"), InvalidRequest("of the client's")])
 async def test_an_answer_that_is_given_later(error: Exception | None, caplog: pytest.LogCaptureFixture) -> None:
     asked: Any = Asked()
