@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from kce.broker_stub.groups.joining import Join
-from kce.broker_stub.groups.member import NO_GENERATION, Client, JoinResult
-from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.groups.member import NO_GENERATION, Client, JoinResult, Protocols
+from kce.broker_stub.handlers.base import Handler, Services, after_steps, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, JoinGroupRequest, JoinGroupResponse
+from kce.wire.steps import STEP_MASK, Steps
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_VERSION_THAT_REPEATS: Final = 4  # with the member id that it was given
@@ -18,33 +20,46 @@ _FIRST_VERSION_WITH_NULL_PROTOCOL: Final = 7
 _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT: Final = 9
 
 
-def handle(request: Request, message: JoinGroupRequest, services: Services) -> None:
+def handle(request: Request, message: JoinGroupRequest, services: Services) -> Awaitable[None] | None:
     """Raises IllegalState, Refused."""
     context = request.context
     version = context.api_version
     error = instance_id_error(message.group_instance_id, services)
     if error is not None:
         request.respond(error_response(message, context, error))
-        return
+        return None
     services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
-    join = Join(
-        group_id=message.group_id,
-        member_id=message.member_id,
-        client=Client(context.header.client_id or "", f"/{context.connection.client_host}"),
-        session_timeout_ms=message.session_timeout_ms,
-        rebalance_timeout_ms=(
-            message.session_timeout_ms
-            if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
-            else message.rebalance_timeout_ms
-        ),
-        protocol_type=message.protocol_type,
-        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in message.protocols),
-        instance_id=message.group_instance_id,
-        reason=message.reason,
-        requires_member_id=version >= _FIRST_VERSION_THAT_REPEATS and message.group_instance_id is None,
-        can_skip_assignment=version >= _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT,
-    )
-    services.groups.join(join, lambda result: respond_to(request, lambda: _response(result, version)))
+
+    def join(protocols: Protocols) -> None:
+        asked = Join(
+            group_id=message.group_id,
+            member_id=message.member_id,
+            client=Client(context.header.client_id or "", f"/{context.connection.client_host}"),
+            session_timeout_ms=message.session_timeout_ms,
+            rebalance_timeout_ms=(
+                message.session_timeout_ms
+                if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
+                else message.rebalance_timeout_ms
+            ),
+            protocol_type=message.protocol_type,
+            protocols=protocols,
+            instance_id=message.group_instance_id,
+            reason=message.reason,
+            requires_member_id=version >= _FIRST_VERSION_THAT_REPEATS and message.group_instance_id is None,
+            can_skip_assignment=version >= _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT,
+        )
+        services.groups.join(asked, lambda result: respond_to(request, lambda: _response(result, version)))
+
+    return after_steps(request, _protocols(message), join)
+
+
+def _protocols(message: JoinGroupRequest) -> Steps[Protocols]:
+    protocols = []
+    for i, protocol in enumerate(message.protocols, 1):
+        protocols.append((protocol.name, bytes(protocol.metadata)))
+        if not i & STEP_MASK:
+            yield
+    return tuple(protocols)
 
 
 def _response(result: JoinResult, version: int) -> JoinGroupResponse:

@@ -170,6 +170,25 @@ def test_a_long_request_is_worked_on_in_steps(handler: Handler[Any], version: in
     assert work.most < CALLS
 
 
+def test_very_many_protocols_of_a_member_are_read_in_steps() -> None:
+    work = Work()
+    protocols = tuple(wire.JoinGroupRequestProtocol(name=f"p{i}", metadata=b"") for i in range(3 * ELEMENTS))
+    asked = wire.JoinGroupRequest(group_id="g", protocol_type="consumer", protocols=protocols)
+
+    async def ask() -> None:
+        async with a_node() as node, trio.open_nursery() as nursery:
+            turns = Turns(0.0005)
+            nursery.start_soon(turns.run)
+            trio.lowlevel.add_instrument(work)
+            await answer_in_turns(node, turns, asked, 9)
+            trio.lowlevel.remove_instrument(work)
+            nursery.cancel_scope.cancel()
+
+    with advancing_time():
+        trio.run(ask, clock=AdvancingClock())
+    assert work.most < CALLS
+
+
 def test_a_short_fetch_of_a_long_session_is_worked_on_in_steps() -> None:
     """So are its partitions being forgotten, and answers that a quota counts."""
     work = Work()
