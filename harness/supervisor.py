@@ -74,10 +74,14 @@ class Supervisor:
                 path.unlink(missing_ok=True)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Raises HarnessError for an HTTP port that is taken."""
+        """Raises HarnessError for an HTTP port that is taken, or a socket that cannot be made."""
         self.socket_path.unlink(missing_ok=True)
         with trio.socket.socket(socket.AF_UNIX) as listening:
-            await listening.bind(str(self.socket_path))
+            try:
+                await listening.bind(str(self.socket_path))
+            except OSError as e:  # most often its path is too long
+                text = f"{self.socket_path} cannot be made: {e.strerror or e}"
+                raise HarnessError(f"{text}; set XDG_RUNTIME_DIR to another, shorter folder") from None
             listening.listen()
             async with trio.open_nursery() as nursery:
                 if self._http_port is not None:

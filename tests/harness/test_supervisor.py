@@ -112,6 +112,15 @@ def test_every_action_is_a_method_of_the_cluster_and_a_command() -> None:
         assert action.done.format_map({**dict.fromkeys(action.arguments, 1), "result": ActiveController(1, 1)})
 
 
+async def test_a_socket_whose_path_is_too_long(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As below the long TMPDIR of a build: the system takes some 100 bytes."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 100)))
+    with pytest.raises(HarnessError, match=r"\.sock cannot be made: .*too long; set XDG_RUNTIME_DIR"):
+        await served(nursery, [])
+
+
 async def test_errors_come_back_as_text(nursery: trio.Nursery) -> None:
     await served(nursery, [])
     for name, node, text in (
