@@ -14,7 +14,7 @@ from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor import RequestContext
-from kce.broker_stub.replication.fetch_sessions import Requested
+from kce.broker_stub.replication.fetch_session import Requested
 from kce.broker_stub.replication.reading import PartitionFetch, Read
 from kce.wire import (
     AbortedTransaction,

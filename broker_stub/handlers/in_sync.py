@@ -21,7 +21,8 @@ from kce.broker_stub.purgatory import DelayedOperation
 from kce.broker_stub.reactor import Request
 from kce.broker_stub.replication.data_plane import Asked
 from kce.broker_stub.replication.delayed import DelayedFetch
-from kce.broker_stub.replication.fetch_sessions import FetchContext, FetchSession, Requested, Wanted
+from kce.broker_stub.replication.fetch_session import FetchSession, Requested, Wanted
+from kce.broker_stub.replication.fetch_sessions import FetchContext
 from kce.broker_stub.replication.reading import PartitionFetch
 from kce.wire import FetchRequest
 from kce.wire.single_fetch import Found, SingleFetch, encode_response, errors_of

@@ -29,7 +29,8 @@ from kce.broker_stub.replication.delayed import (
     Produced,
     SessionWait,
 )
-from kce.broker_stub.replication.fetch_sessions import FetchSession, FetchSessions
+from kce.broker_stub.replication.fetch_session import FetchSession
+from kce.broker_stub.replication.fetch_sessions import FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.broker_stub.topic_stats import BrokerTopicStats

@@ -15,145 +15,33 @@ A session may have very many partitions: what is done for each of them is done i
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
-from typing import Final, NamedTuple
-from uuid import UUID
+from typing import Final
 
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.replication.reading import PartitionFetch, Read
+from kce.broker_stub.replication.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MAX_EPOCH,
+    NO_SESSION,
+    UNKNOWN,
+    FetchSession,
+    Key,
+    Requested,
+    Wanted,
+    next_epoch,
+)
+from kce.broker_stub.replication.reading import Read
 from kce.wire import ErrorCode
 from kce.wire.long_messages import SHORT
 from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition
 
-NO_SESSION: Final = 0
-#: epochs of a full fetch (rule B4.24)
-INITIAL_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
 #: rule B4.34
 EVICTION_S: Final = 120.0
 #: idle partitions are read that often, for what happens to a log by itself, such as its retention
 RECHECK_S: Final = 30.0
-_MAX_EPOCH: Final = 2**31 - 1
-_UNKNOWN: Final = -1
-
-#: a partition of a topic by the number that is its id (a UUID's own hash costs more), or by name without ids
-Key = tuple[int | str, int]
-
-
-def next_epoch(epoch: int) -> int:
-    """Rule B4.28."""
-    return epoch + 1 if 0 <= epoch < _MAX_EPOCH else 1
-
-
-class Wanted(NamedTuple):
-    """One partition of a request. ``topic_id`` is None in requests by name; ``topic`` is empty until it is resolved."""
-
-    topic: str
-    topic_id: UUID | None
-    partition: int
-    offset: int
-    max_bytes: int
-    log_start_offset: int
-    leader_epoch: int
-    last_fetched_epoch: int
-
-    @property
-    def key(self) -> Key:
-        return (self.topic if self.topic_id is None else self.topic_id.int), self.partition
-
-
-class Requested(NamedTuple):
-    """One partition to read, or with its answer where it needs no read (rules B4.2, B4.3)."""
-
-    wanted: Wanted
-    fetch: PartitionFetch
-    answer: Read | None
-
-
-class _Cached:
-    """``high_watermark`` and ``log_start_offset`` as last answered. ``turn``: partitions are read in its order."""
-
-    __slots__ = ("high_watermark", "log_start_offset", "turn", "wanted")
-
-    def __init__(self, wanted: Wanted, turn: int) -> None:
-        self.wanted = wanted
-        self.turn = turn
-        self.high_watermark = self.log_start_offset = _UNKNOWN
-
-    def is_told(self, read: Read) -> bool:
-        """Whether an incremental response has the answer (rule B4.29)."""
-        return (
-            bool(read.records)
-            or self.high_watermark != read.high_watermark
-            or self.log_start_offset != read.log_start_offset
-            or read.preferred_replica != _UNKNOWN
-            or read.diverging is not None
-            or read.error != ErrorCode.NONE
-        )
-
-    def answered(self, read: Read) -> bool:
-        """Remember the answer; whether an incremental response has it."""
-        changed = self.is_told(read)
-        self.high_watermark = _UNKNOWN if read.error != ErrorCode.NONE else read.high_watermark
-        self.log_start_offset = read.log_start_offset
-        return changed
-
-
-class FetchSession:
-    """``replica_id``: of a follower, or -1."""
-
-    __slots__ = (
-        "_turns", "awake", "checked_at", "created_at", "epoch", "id", "idle", "isolation_level", "last_used",
-        "partitions", "replica_id", "uses_topic_ids",
-    )  # fmt: skip
-
-    def __init__(self, session_id: int, replica_id: int, uses_topic_ids: bool, now: float) -> None:
-        self.id = session_id
-        self.replica_id = replica_id
-        self.uses_topic_ids = uses_topic_ids
-        self._turns = itertools.count()
-        self.partitions: dict[Key, _Cached] = {}
-        #: those of which nothing is to be said; the partition by which they are touched
-        self.idle: dict[Key, TopicPartition] = {}
-        #: the others
-        self.awake: dict[Key, _Cached] = {}
-        self.epoch = 1
-        #: of its last request
-        self.isolation_level = 0
-        self.created_at = self.last_used = self.checked_at = now
-
-    def want(self, key: Key, wanted: Wanted) -> None:
-        """Another partition, or otherwise; not an idle one."""
-        cached = self.partitions.get(key)
-        if cached is None:
-            self.partitions[key] = self.awake[key] = _Cached(wanted, next(self._turns))
-        else:
-            cached.wanted = wanted if wanted.topic else Wanted(cached.wanted.topic, *wanted[1:])
-
-    def forget(self, key: Key) -> None:
-        """Not an idle one."""
-        self.partitions.pop(key, None)
-        self.awake.pop(key, None)
-
-    def read_last(self, cached: _Cached) -> None:
-        """Rule B4.30."""
-        cached.turn = next(self._turns)
-
-    def in_turn(self) -> list[_Cached]:
-        """Those that are not idle."""
-        return sorted(self.awake.values(), key=_turn)
-
-    @property
-    def rank(self) -> tuple[bool, int, int]:
-        """The order of eviction: followers' sessions stay longest, then those with many partitions."""
-        return self.replica_id >= 0, len(self.partitions), self.id
-
-
-_turn: Final = operator.attrgetter("turn")
 
 
 class FetchContext:
@@ -173,7 +61,7 @@ class FetchContext:
         self.is_full = is_full
         self._sessions = sessions
         self._wanted = wanted
-        self._epoch = epoch or (_UNKNOWN if session is None else session.epoch)
+        self._epoch = epoch or (UNKNOWN if session is None else session.epoch)
         self._touched: set[TopicPartition] | None = None
 
     @property
@@ -403,9 +291,9 @@ class FetchSessions:
                 yield
         if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, len(session.partitions), now):
             return None
-        session.id = self._random.randrange(1, _MAX_EPOCH)
+        session.id = self._random.randrange(1, MAX_EPOCH)
         while session.id in self._sessions:
-            session.id = self._random.randrange(1, _MAX_EPOCH)
+            session.id = self._random.randrange(1, MAX_EPOCH)
         self._sessions[session.id] = session
         return session
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from kce.broker_stub.log.leader_epochs import UNDEFINED
-from kce.broker_stub.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
+from kce.broker_stub.replication.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from kce.wire import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartitionData, FetchTopic, ForgottenTopic
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.single_fetch import MOST

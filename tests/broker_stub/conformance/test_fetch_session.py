@@ -13,7 +13,8 @@ import pytest
 from kce import wire
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.log.leader_epochs import EpochEnd
-from kce.broker_stub.replication.fetch_sessions import FetchContext, Wanted
+from kce.broker_stub.replication.fetch_session import Wanted
+from kce.broker_stub.replication.fetch_sessions import FetchContext
 from kce.broker_stub.replication.reading import Read
 from kce.wire import ErrorCode
 from kce.wire.steps import finish

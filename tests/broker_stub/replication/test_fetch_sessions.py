@@ -16,14 +16,8 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.broker_stub.errors import Refused
-from kce.broker_stub.replication.fetch_sessions import (
-    FetchContext,
-    FetchSession,
-    FetchSessions,
-    Requested,
-    Wanted,
-    next_epoch,
-)
+from kce.broker_stub.replication.fetch_session import FetchSession, Requested, Wanted, next_epoch
+from kce.broker_stub.replication.fetch_sessions import FetchContext, FetchSessions
 from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.broker_stub.replication.reading import PartitionFetch, Read
 from kce.wire import ErrorCode
