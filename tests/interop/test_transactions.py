@@ -41,6 +41,12 @@ async def leader(cluster: Cluster, topic: str, partition: int) -> int:
     return leadership.leader_and_isr.leader
 
 
+async def state_is_in_sync(cluster: Cluster) -> bool:
+    (found,) = await cluster.describe_topics([TRANSACTION_STATE_TOPIC])
+    leadership = found.partitions[partition_for(ID, STATE_PARTITIONS)].leadership
+    return leadership is not None and len(leadership.leader_and_isr.isr) == 3
+
+
 async def coordinator(cluster: Cluster) -> int:
     return await leader(cluster, TRANSACTION_STATE_TOPIC, partition_for(ID, STATE_PARTITIONS))
 
@@ -79,6 +85,8 @@ async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: s
         try:
             await in_thread(copier.copy, RECORDS // 3)
             for part in (2, 3):
+                # else the coordinator of the group may be the only one that can take over
+                await cluster.wait_until(lambda: state_is_in_sync(cluster), "all replicas of the state in sync")
                 doomed = await coordinator(cluster)
                 assert doomed != await group_coordinator(cluster)
                 await cluster.kill(doomed)
