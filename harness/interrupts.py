@@ -80,9 +80,8 @@ def temporary_files() -> Iterator[None]:
     with remove_on_exit(folder):
         tempfile.tempdir = folder
         chosen = os.environ.get("MPLCONFIGDIR", "")
-        if not _can_matplotlib_keep_files(
-            chosen
-        ):  # it would make a folder in ours, and fail at exit to remove it again
+        if not _can_matplotlib_keep_files(chosen):
+            # otherwise it makes a folder in ours, and fails at exit to remove it again
             os.environ["MPLCONFIGDIR"] = os.path.join(folder, "matplotlib")
         try:
             yield

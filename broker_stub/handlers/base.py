@@ -25,6 +25,7 @@ from kce.broker_stub.ports import AdminPort, ControllerPort, NoTopicSettings, To
 from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.reactor.request_channel import failed_again
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.log_dir_moves import LogDirMoves
@@ -151,14 +152,7 @@ def answer_by(request: Request, answer: Callable[[], None]) -> None:
         try:
             request.fail(e)
         except Exception:  # noqa: BLE001 - logged there
-            _failed_again(request)
-
-
-def _failed_again(request: Request) -> None:
-    """Even the error response failed."""
-    log.exception("%r: the error response failed", request)
-    if not request.answered:
-        request.close_connection()
+            failed_again(request)
 
 
 def answering(
@@ -284,7 +278,7 @@ def answer_later(request: Request, make: Later, services: Services, *, is_long: 
             try:
                 await request.fail_in_turns(e)
             except Exception:  # noqa: BLE001 - logged there
-                _failed_again(request)
+                failed_again(request)
         finally:
             if ended is not None:
                 ended.set()

@@ -29,6 +29,13 @@ class Sender(Protocol):
     def unblock(self) -> None: ...
 
 
+def failed_again(request: Request) -> None:
+    """Call where the error response has failed, too."""
+    log.exception("%s: the error response failed", request)
+    if not request.answered:
+        request.close_connection()
+
+
 class _Waiting:
     """A request without a handler."""
 
@@ -109,14 +116,14 @@ class RequestChannel:
         try:
             request.fail(error)
         except Exception:  # noqa: BLE001 - logged there
-            self._failed_again(request)
+            failed_again(request)
 
     async def _failed_in_turns(self, request: Request, error: Exception) -> None:
         self._log(request, error)
         try:
             await request.fail_in_turns(error)
         except Exception:  # noqa: BLE001 - logged there
-            self._failed_again(request)
+            failed_again(request)
 
     def _log(self, request: Request, error: Exception) -> None:
         if isinstance(error, ApiException):
@@ -124,12 +131,6 @@ class RequestChannel:
         else:
             self._metrics.handler_errors += 1
             log.exception("%s failed", request, exc_info=error)
-
-    def _failed_again(self, request: Request) -> None:
-        """Even the error response failed."""
-        log.exception("%s: the error response failed", request)
-        if not request.answered:
-            request.close_connection()
 
     async def _take_handler(self, sender: Sender) -> None:
         if self._free > 0:

@@ -53,7 +53,7 @@ def _is_plain(sheet: Sheet, items: Rows) -> npt.NDArray[np.bool_]:
 def _count_rows(sheet: Sheet, rows: Rows, summary: Summary) -> None:
     requests, times = sheet.window.requests, sheet.row_times()
     asks = rows < len(requests)
-    asked = np.concatenate([np.arange(len(requests)), sheet.window.responses[:, f.PARTNER]])[rows]
+    asked = sheet.asked(rows)
     kinds = requests[asked][:, [f.KEY, f.VERSION]]
     waited_ns = times[rows] - times[asked]
     for key, version in np.unique(kinds, axis=0).tolist():

@@ -90,7 +90,7 @@ class Sheet:
         items, requests = self.items, self.window.requests
         is_row = items >= 0
         rows = items[is_row]
-        asked = self._asked(rows)
+        asked = self.asked(rows)
         keys, times = requests[asked, f.KEY], self.row_times()[rows]
         is_wanted = np.array([wanted.is_to(peers.server) for peers in self.window.talks], np.bool_)
         rows_kept = is_wanted[requests[asked, f.TALK]]
@@ -107,14 +107,14 @@ class Sheet:
     def described(self, items: Rows) -> Rows:
         """Indexes of ``items`` that only the renderer describes, and of those of the slow path."""
         is_row, rows = items >= 0, items[items >= 0]
-        keys = self.window.requests[self._asked(rows), f.KEY]
+        keys = self.window.requests[self.asked(rows), f.KEY]
         described = ~is_row
         described[is_row] = np.where(
             rows < len(self.window.requests), _DESCRIBED_REQUESTS[keys], _DESCRIBED_RESPONSES[keys]
         )
         return np.flatnonzero(described)
 
-    def _asked(self, rows: Rows) -> Rows:
+    def asked(self, rows: Rows) -> Rows:
         """The rows of requests that these are, or that they answer."""
         return np.concatenate([np.arange(len(self.window.requests)), self.window.responses[:, f.PARTNER]])[rows]
 
