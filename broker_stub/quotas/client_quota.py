@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
@@ -44,7 +45,7 @@ class Sensors(Generic[M]):
         self.throttle_time = Average()
 
 
-class ClientQuota(Generic[M]):
+class ClientQuota(ABC, Generic[M]):
     """The quota of one kind. ``limited``: called when the first limit is set.
 
     A kind without limits since the start is not ``enabled``: nothing is measured then. Times are in ms.
@@ -139,8 +140,9 @@ class ClientQuota(Generic[M]):
         for _, item in zip(range(count), self.clients.items(), strict=False):
             yield item
 
+    @abstractmethod
     def _measured(self, limit: float) -> M:
-        raise NotImplementedError
+        """What a client of that limit has used: nothing yet."""
 
     def _limit_changed(self, sensors: Sensors[M]) -> None:
         """``sensors.limit`` may be another now."""
