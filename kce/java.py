@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +23,8 @@ class JavaMissing(RuntimeError):
 
 def find_java() -> str:
     """The path of a `java` of version 17 or later, from JAVA_HOME or PATH. Raises JavaMissing."""
+    import shutil  # here, as every `kce` imports this module
+
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not os.path.exists(found):  # Path.exists raises where a folder above may not be read
@@ -52,6 +52,8 @@ def _release(java: str) -> int | None:
 
 def _printed_version(java: str) -> int | None:
     """Raises JavaMissing if it does not run."""
+    import subprocess
+
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 from collections.abc import Collection
 
 from kce.captures.exchanges.cluster import Cluster
@@ -20,6 +19,8 @@ def api_key(text: str) -> int:
         return by_name[wanted].key
     if text.isdecimal() and int(text) in BY_KEY:
         return int(text)
+    import difflib
+
     close = difflib.get_close_matches(wanted, by_name, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(by_name[name].name for name in close)}?" if close else ""
     raise ValueError(f"Kafka has no API {text!r}{hint}")

@@ -1,6 +1,8 @@
 """Kernels: loops compiled by numba, whose machine code is kept on disk and runs without numba.
 
-Loading numba, and what it caches, takes half a second of each process; linking kept machine code takes a tenth of that.
+Loading numba, and what it caches, takes half a second of each process; loading LLVM, and its linker, a tenth of that. So
+what is kept is linked already, but for processors and systems that `linking` does not know.
+
 A kernel takes integers, booleans, arrays of numbers and NamedTuples of these, returns integers, booleans or a tuple of
 them, and allocates nothing: so its code needs nothing of numba's.
 """
@@ -11,22 +13,22 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import json
 import logging
 import os
+import platform
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-import llvmlite
-import llvmlite.binding as llvm
 import numpy as np
 
 from kce.cache import cache_folder
+from kce.captures.files.linking import CannotLink, Image, link, load
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,15 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _KNOWN = frozenset({"memcpy", "memmove", "memset"})
 
 _CONSTANTS = (int, float, str, bytes, np.generic)
+
+
+class Code(NamedTuple):
+    """What is kept of a kernel: an image, or what LLVM makes it from."""
+
+    returned: str  # a letter for each member of what the kernel returns
+    image: Image | None
+    symbol: str = ""
+    object_file: bytes = b""
 
 
 def compiled(function: Callable[..., Any]) -> Kernel:
@@ -85,7 +96,8 @@ class Kernel:
         import numba
 
         njit: Any = numba.njit
-        return njit(nogil=True, _nrt=False)(self._function)  # without what allocates
+        # without what allocates; inlined, as each array is passed as seven numbers or more
+        return njit(nogil=True, _nrt=False, forceinline=True)(self._function)
 
     @property
     def _numba_type_(self) -> Any:
@@ -118,10 +130,9 @@ class Kernel:
                 _write(path, kept)
             except OSError as e:
                 _announce_loss(e.strerror or str(e))
-        return _callable(*kept, kinds)
+        return _callable(kept, kinds)
 
-    def _compile(self, kinds: tuple[Kind, ...]) -> tuple[str, str, bytes]:
-        """(symbol, types of what it returns, an object file)"""
+    def _compile(self, kinds: tuple[Kind, ...]) -> Code:
         import numba.core.compiler
         from numba.core.compiler_lock import global_compiler_lock
         from numba.core.registry import cpu_target
@@ -138,7 +149,12 @@ class Kernel:
         foreign = {f.name for f in made.library._final_module.functions if f.is_declaration and f.name[:5] != "llvm."}
         if foreign - _KNOWN:
             raise TypeError(f"the machine code of {self._function.__name__} needs {sorted(foreign - _KNOWN)}")
-        return made.fndesc.llvm_func_name, _letters(made.fndesc.restype), code
+        symbol, returned = made.fndesc.llvm_func_name, _letters(made.fndesc.restype)
+        try:
+            return Code(returned, link(symbol, code))
+        except CannotLink as e:  # of another processor or system
+            log.debug("LLVM will link %s: %s", self._function.__name__, e)
+            return Code(returned, None, symbol, code)
 
     def _numba_type_of(self, kind: Kind) -> Any:
         import numba.core.types
@@ -195,37 +211,40 @@ def _letters(returned: Any) -> str:
     return {types.none: "", types.boolean: "?", types.int64: "q"}[returned]
 
 
-def _callable(symbol: str, returned: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., Any]:
-    """Link an object file. The function takes the numbers that stand for arguments of these kinds."""
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _engines.append(engine)
+def _callable(code: Code, kinds: tuple[Kind, ...]) -> Callable[..., Any]:
+    """The function takes the numbers that stand for arguments of these kinds."""
+    address = load(code.image) if code.image else _linked_by_llvm(code)
     passed = [each for kind in kinds for each in _passed(kind)]
     # numba's calling convention: where to put what is returned, and an exception; a status
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *passed)
-    function = prototype(engine.get_function_address(symbol))
-    result = struct.Struct(returned)
+    function = prototype(address)
+    result = struct.Struct(code.returned)
 
     def run(*values: int) -> Any:
         put = ctypes.create_string_buffer(result.size)
         if function(put, ctypes.byref(ctypes.c_void_p()), *values):
-            raise RuntimeError(f"{symbol} failed")
+            raise RuntimeError(f"machine code failed, called for {kinds}")
         unpacked = result.unpack_from(put)
         return unpacked[0] if len(unpacked) == 1 else unpacked or None
 
     return run
 
 
-#: they own the linked code
-_engines: list[Any] = []
+def _linked_by_llvm(code: Code) -> int:
+    import llvmlite.binding as llvm
 
-
-@functools.cache
-def _machine() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(jit=True)
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code.object_file))
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(code.symbol))
+
+
+#: they own the code that LLVM has linked
+_engines: list[Any] = []
 
 
 def _passed(kind: Kind) -> list[type[ctypes._SimpleCData[Any]]]:
@@ -247,18 +266,36 @@ def _text(value: Any) -> bytes:
 
 @functools.cache
 def _platform() -> tuple[Any, ...]:
-    numba = importlib.util.find_spec("numba")
-    changed_ns = os.stat(numba.origin).st_mtime_ns if numba is not None and numba.origin else 0
-    processor = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    return sys.implementation.cache_tag, llvmlite.__version__, changed_ns, *processor
+    """What machine code depends on besides the kernel."""
+    changed_ns = []
+    for library in ("numba", "llvmlite"):
+        found = importlib.util.find_spec(library)
+        changed_ns.append(os.stat(found.origin).st_mtime_ns if found is not None and found.origin else 0)
+    return sys.implementation.cache_tag, sys.platform, *changed_ns, *_processor()
+
+
+def _processor() -> tuple[str, ...]:
+    """Its name and features. Linux is asked for them, as it takes 50 ms to load LLVM."""
+    try:
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            first = file.read(8192).decode(errors="replace").split("\n\n")[0]
+        return platform.machine(), *(line for line in first.splitlines() if line.startswith(_OF_PROCESSOR))
+    except OSError:
+        import llvmlite.binding as llvm
+
+        return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+#: in /proc/cpuinfo of x86 and of ARM
+_OF_PROCESSOR = "vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU variant", "CPU part", "Features"
 
 
 def _folder() -> Path:
     return cache_folder() / "kernels"
 
 
-def _read(path: Path) -> tuple[str, str, bytes] | None:
-    """(symbol, types of what it returns, an object file), if it is there and whole."""
+def _read(path: Path) -> Code | None:
+    """What is kept there, if it is whole."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -266,13 +303,17 @@ def _read(path: Path) -> tuple[str, str, bytes] | None:
     content = data[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != data[:_DIGEST_BYTES]:
         return None
-    symbol, returned, code = content.split(b"\n", 2)
-    return symbol.decode(), returned.decode(), code
+    header, _, code = content.partition(b"\n")
+    returned, symbol, image = json.loads(header)
+    return Code(returned, Image(*image, code)) if image else Code(returned, None, symbol, code)
 
 
-def _write(path: Path, kept: tuple[str, str, bytes]) -> None:
-    symbol, returned, code = kept
-    content = f"{symbol}\n{returned}\n".encode() + code
+def _write(path: Path, kept: Code) -> None:
+    import tempfile
+
+    image = kept.image
+    header = json.dumps((kept.returned, kept.symbol, image and image[:-1])).encode()
+    content = header + b"\n" + (image.content if image else kept.object_file)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(content).digest() + content)

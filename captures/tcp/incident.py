@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import statistics
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
@@ -186,6 +185,8 @@ def _difference(
     one: OrderedDict[Hashable, tuple[int, bytes, bytes]], other: OrderedDict[Hashable, tuple[int, bytes, bytes]]
 ) -> tuple[int, int | None, int] | None:
     """(how far the clock of ``other`` is ahead, network delay, common packets)."""
+    import statistics  # here, as it takes longer to import than a small capture to decode
+
     by_direction: defaultdict[tuple[bytes, bytes], list[int]] = defaultdict(list)
     in_common = one.keys() & other.keys()
     if len(in_common) < MIN_IN_COMMON:

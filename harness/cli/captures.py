@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,7 +25,6 @@ from kce.captures.files.following import Following
 from kce.captures.files.locations import expand, location_bytes
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.tcp.incident import Incident
-from kce.captures.tcp.tls import Decrypted
 from kce.extras import MissingExtra
 from kce.harness.cli.options import check_span, parsed, ports_option, print_utf8
 
@@ -224,12 +222,16 @@ def opened(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[C
     if len(names) > 1:
         yield lambda: Incident(names)
     elif tls_keys is not None:
+        from kce.captures.tcp.tls import Decrypted
+
         yield lambda: Decrypted(names[0], tls_keys)
     elif names[0] != _FILE:
         yield lambda: CaptureFile(names[0])
     elif not twice:
         yield lambda: CaptureFile(sys.stdin.buffer, "standard input")
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as spool:
             _spool(sys.stdin.buffer, spool)
 

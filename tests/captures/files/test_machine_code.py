@@ -1,11 +1,15 @@
 """Kernels: compiled for what they are called with, kept on disk, linked without numba.
 
-Covers: kce.captures.files.machine_code, kce.captures.spark.compile_kernels
+Covers: kce.captures.files.machine_code, kce.captures.files.linking, kce.captures.spark.compile_kernels
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import platform
+import struct
 import subprocess
 import sys
 import textwrap
@@ -16,12 +20,14 @@ import numpy as np
 import pytest
 from numba.core.errors import NumbaError
 
-from kce.captures.files import machine_code
+from kce.captures.files import linking, machine_code
+from kce.captures.files.linking import CannotLink, link
 from kce.captures.files.machine_code import Kernel, compiled
 from kce.captures.spark import compile_kernels
 from tests.captures.samples import unzipped
 
 FACTOR = 3
+TABLE = np.arange(100, dtype=np.int64) * 7
 
 
 class Pair(NamedTuple):
@@ -55,6 +61,12 @@ def twice_increased(number):
     return increased(increased(number))
 
 
+def tabled(out, index):
+    for k in range(len(out)):
+        out[k] = 0
+    return np.int64(TABLE[index])
+
+
 def allocates(size):
     return len(np.zeros(size, np.int64))
 
@@ -68,6 +80,15 @@ def cache(tmp_path, monkeypatch):
 def kept_only(monkeypatch):
     """From here on nothing is compiled."""
     monkeypatch.setattr(Kernel, "_compile", lambda self, kinds: pytest.fail("compiled again"))
+
+
+def by_llvm_only(monkeypatch):
+    """From here on nothing is linked without LLVM."""
+
+    def cannot(symbol, file):
+        raise CannotLink("another processor")
+
+    monkeypatch.setattr(machine_code, "link", cannot)
 
 
 def readonly(array):
@@ -118,6 +139,79 @@ def test_kept(cache, monkeypatch):
     assert path.name.startswith(f"{__name__}.twice_increased-")
     kept_only(monkeypatch)
     assert Kernel(twice_increased)(2) == 8
+
+
+@pytest.mark.parametrize("without_llvm", [True, False])
+def test_linked_once_or_by_llvm(cache, without_llvm, monkeypatch):
+    """A table of constants, one behind it, and what the compiler makes a call of memset."""
+    if not without_llvm:
+        by_llvm_only(monkeypatch)
+    assert tabled_and_cleared(Kernel(tabled)) == (TABLE.tolist(), [0] * 1000)
+    (path,) = cache.iterdir()
+    assert (b"\x7fELF" in path.read_bytes()) is not without_llvm
+    kept_only(monkeypatch)
+    if without_llvm:
+        monkeypatch.setattr(machine_code, "_linked_by_llvm", lambda code: pytest.fail("linked by LLVM"))
+    assert tabled_and_cleared(Kernel(tabled)) == (TABLE.tolist(), [0] * 1000)
+
+
+def tabled_and_cleared(kernel):
+    out = np.ones(1000, np.int64)
+    return [kernel(out, index) for index in range(len(TABLE))], out.tolist()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only object files for x86-64 are linked here")
+def test_object_files_that_are_not_linked_here(monkeypatch):
+    by_llvm_only(monkeypatch)
+    monkeypatch.setattr(machine_code, "_write", lambda path, kept: made.append(kept))
+    made: list[machine_code.Code] = []
+    assert tabled_and_cleared(Kernel(tabled))[0] == TABLE.tolist()
+    (code,) = made
+    file = code.object_file
+    image = link(code.symbol, file)
+    assert image.addresses
+    assert image.functions[0][1] == "memset"
+
+    def refused(changed: bytes) -> str:
+        with pytest.raises(CannotLink) as info:
+            link(code.symbol, changed)
+        return str(info.value)
+
+    big_endian, executable, of_arm = 5, 16, 18
+    assert "little-endian" in refused(b"MZ" + file[2:])
+    assert "little-endian" in refused(with_byte(file, big_endian, 2))
+    assert "not an object file" in refused(with_byte(file, executable, 2))
+    assert "not an object file" in refused(with_byte(file, of_arm, 183))
+    header, _ = section(file, 1)
+    assert "neither code nor constants" in refused(with_byte(file, header + 8, 7))  # its flags: writable, too
+    _, relocations = section(file, 4)
+    assert "relocation of type 2" in refused(with_byte(file, relocations + 8, 2))
+    with pytest.raises(CannotLink, match="no function of_another_name"):
+        link("of_another_name", file)
+
+
+def section(file: bytes, kind: int) -> tuple[int, int]:
+    """Where the header of the first section of that kind is in an ELF file, and where its content."""
+    first, size = struct.unpack_from("<Q", file, 40)[0], 64
+    headers = range(first, len(file), size)
+    (header,) = [at for at in headers if struct.unpack_from("<I", file, at + 4)[0] == kind][:1]
+    return header, struct.unpack_from("<Q", file, header + 24)[0]
+
+
+def with_byte(file: bytes, at: int, value: int) -> bytes:
+    return file[:at] + bytes([value]) + file[at + 1 :]
+
+
+def test_machine_code_that_may_not_run(monkeypatch):
+    """As SELinux may forbid it."""
+
+    def forbidden(address, size, protection):
+        ctypes.set_errno(errno.EACCES)
+        return -1
+
+    monkeypatch.setattr(linking, "_mprotect", forbidden)
+    with pytest.raises(PermissionError, match="no memory for machine code: Permission denied"):
+        Kernel(total)(ROWS[0], 0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
