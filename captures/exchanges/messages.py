@@ -15,10 +15,18 @@ from kce.captures.exchanges.framing import Frame
 from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.recognise import PRODUCE, Start, produce_acks
 from kce.captures.tcp.segments import Endpoint, Place
-from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, message_class
+from kce.wire.registry import (
+    ALTER_PARTITION,
+    BY_KEY,
+    BY_NAME,
+    CONTROL_REQUESTS,
+    CONTROLLED_SHUTDOWN,
+    ApiKey,
+    message_class,
+)
 
 #: requests of a broker to the controller that carry its id and epoch
-BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
+BROKERS_TO_CONTROLLER = frozenset({CONTROLLED_SHUTDOWN, ALTER_PARTITION, BY_NAME["AllocateProducerIds"].key})
 
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _INT16 = struct.Struct(">h").unpack_from

@@ -166,7 +166,7 @@ class Writer:
         noted: dict[str, int] = {}
         for f in cls.__fields__:
             column = _NUMBERS.get(f.name)
-            if f.name == "broker_id" and issubclass(cls, BROKERS_TO_CONTROLLER):
+            if f.name == "broker_id" and asks and cls.__api_key__ in BROKERS_TO_CONTROLLER:
                 column = BROKER_ID
             if f.name == "error_code" and not asks:
                 column = ERROR_CODE if version in f.versions else None

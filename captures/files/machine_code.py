@@ -1,6 +1,6 @@
 """Kernels: loops compiled by numba, whose machine code is kept on disk and runs without numba.
 
-Loading numba, and what it caches, takes half a second of each process; loading LLVM, and its linker, a tenth of that. So
+Loading numba, and what it caches, takes half a second of each process; loading LLVM, which links, a tenth of that. So
 what is kept is linked already, but for processors and systems that `linking` does not know.
 
 A kernel takes integers, booleans, arrays of numbers and NamedTuples of these, returns integers, booleans or a tuple of
@@ -43,6 +43,9 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 #: Of the C library; all other code that a kernel calls must be its own.
 _KNOWN = frozenset({"memcpy", "memmove", "memset"})
+
+#: Nothing allocates. Callees are inlined: an array is passed as seven numbers or more.
+_OPTIONS = {"nogil": True, "_nrt": False, "forceinline": True}
 
 _CONSTANTS = (int, float, str, bytes, np.generic)
 
@@ -96,8 +99,7 @@ class Kernel:
         import numba
 
         njit: Any = numba.njit
-        # without what allocates; inlined, as each array is passed as seven numbers or more
-        return njit(nogil=True, _nrt=False, forceinline=True)(self._function)
+        return njit(**_OPTIONS)(self._function)
 
     @property
     def _numba_type_(self) -> Any:
@@ -271,7 +273,7 @@ def _platform() -> tuple[Any, ...]:
     for library in ("numba", "llvmlite"):
         found = importlib.util.find_spec(library)
         changed_ns.append(os.stat(found.origin).st_mtime_ns if found is not None and found.origin else 0)
-    return sys.implementation.cache_tag, sys.platform, *changed_ns, *_processor()
+    return _OPTIONS, sys.implementation.cache_tag, sys.platform, *changed_ns, *_processor()
 
 
 def _processor() -> tuple[str, ...]:

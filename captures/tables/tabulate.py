@@ -31,7 +31,7 @@ LATE_NS = {BY_NAME["Produce"].key: 100_000_000, BY_NAME["Fetch"].key: 1_000_000_
 
 #: requests of the control plane and of groups
 _OF_INTEREST = frozenset({
-    *CONTROL_REQUESTS, *(cls.__api_key__ for cls in BROKERS_TO_CONTROLLER), JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP,
+    *CONTROL_REQUESTS, *BROKERS_TO_CONTROLLER, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP,
 })  # fmt: skip
 _NO_CLUSTER = Cluster()
 
@@ -117,7 +117,7 @@ def _exchange_row(request: Request, response: Response | None, errors: _NestedEr
         getattr(head, "controller_id", None),
         getattr(head, "controller_epoch", None),
         getattr(head, "is_kraft_controller", None),
-        body.broker_id if isinstance(body, BROKERS_TO_CONTROLLER) else None,
+        getattr(body, "broker_id", None) if request.api_key in BROKERS_TO_CONTROLLER else None,
         getattr(head, "broker_epoch", None),
         partition_count(body) if isinstance(body, ControlRequest) else None,
         getattr(body, "group_id", None),
