@@ -37,6 +37,7 @@ _TIMESTAMP_LIMITS: Final = ("message.timestamp.after.max.ms", "message.timestamp
 #: the limit for both of them, if they have none
 _TIMESTAMP_DIFFERENCE: Final = "log.message.timestamp.difference.max.ms"
 _FORMAT: Final = "message.format.version"
+_RETENTION: Final = "retention.ms"
 
 
 class ConfigSource(enum.IntEnum):
@@ -144,10 +145,10 @@ def _value(broker: BrokerSettings, name: str) -> str:
 
 
 def _scaled(known: TopicConfigDef, synonym: Synonym, factor: int) -> str | None:
-    """Convert to the topic's unit; any negative value means "no limit"."""
+    """Convert to the topic's unit; any negative time to retain means "no limit"."""
     if synonym.value is None:
         return None
-    if factor == 1:
+    if factor == 1 and known.name != _RETENTION:
         return known.written(synonym.value)
     return str(max(-1, int(synonym.value) * factor))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kce.broker_stub.config_entries import BrokerSettings, ConfigSource, broker_entries, topic_entries
+from kce.broker_stub.log.config import LogConfig
 
 NO_BROKER_SETTINGS = BrokerSettings({})
 
@@ -37,7 +38,10 @@ def test_topic_settings_have_precedence_over_broker_settings() -> None:  # rule 
     found = entries({}, NO_BROKER_SETTINGS)
     assert (found["retention.ms"].value, found["segment.ms"].value) == ("604800000", "604800000")
     assert {entry.source for entry in found.values()} == {ConfigSource.DEFAULT_CONFIG}
-    assert entries({}, BrokerSettings({"log.retention.hours": "-1"}))["retention.ms"].value == "-1"
+    for key, value in (("hours", "-1"), ("minutes", "-7"), ("ms", "-1"), ("ms", "-2")):
+        negative = BrokerSettings({}, {f"log.retention.{key}": value})
+        assert entries({}, negative)["retention.ms"].value == "-1"
+        assert LogConfig.effective({}, negative).retention_ms is None
 
 
 def test_all_described_and_configured_broker_settings_are_listed() -> None:  # rule B7.25

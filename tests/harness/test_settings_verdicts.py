@@ -20,7 +20,7 @@ NARROWER = {
     "password.encoder.keyfactory.algorithm",
     # what lets Kafka fail later: no time at all, no replica, no port, no key
     "controlled.shutdown.retry.backoff.ms", "controller.socket.timeout.ms", "default.replication.factor",
-    "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "log.retention.ms",
+    "log.flush.interval.ms", "log.flush.scheduler.interval.ms",
     "replica.fetch.wait.max.ms", "request.timeout.ms", "zookeeper.connect", "zookeeper.connection.timeout.ms",
     "zookeeper.session.timeout.ms", "zookeeper.set.acl", "max.connections.per.ip.overrides",
     "listeners", "advertised.listeners", "listener.security.protocol.map",

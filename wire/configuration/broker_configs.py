@@ -70,7 +70,7 @@ log.message.timestamp.before.max.ms long max 0.. cluster described topics
 log.message.timestamp.difference.max.ms long max 0.. cluster described topics
 log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described topics
 log.retention.bytes long -1 any cluster described topics
-log.retention.ms long - -1.. cluster described broker,topics
+log.retention.ms long - any cluster described broker,topics
 log.roll.jitter.ms long - 0.. cluster described topics
 log.roll.ms long - 1.. cluster described topics
 log.segment.bytes int 1073741824 14.. cluster described topics

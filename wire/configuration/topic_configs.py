@@ -16,13 +16,14 @@ from kce.wire.configuration.definitions import (
     Matching,
     Support,
     TopicConfigDef,
+    allowed_values,
 )
 from kce.wire.metadata_version import MetadataVersion
 
 _FACTORS: Final = {"minutes": 60_000, "hours": 3_600_000}
 
 # A setting, then its synonyms among the broker's settings, the finer unit first. Type, default and allowed values are
-# those of the first synonym, unless a default follows "=".
+# those of the first synonym, unless a default follows "=", or the values are in _ALLOWED.
 _FROM_BROKER: Final = """
 cleanup.policy log.cleanup.policy
 compression.gzip.level compression.gzip.level
@@ -56,6 +57,8 @@ segment.jitter.ms=0 log.roll.jitter.ms log.roll.jitter.hours
 segment.ms=604800000 log.roll.ms log.roll.hours
 unclean.leader.election.enable unclean.leader.election.enable
 """
+#: values of a topic's own, where those of the broker's setting are others
+_ALLOWED: Final = {"retention.ms": "-1.."}
 _BOOLEANS: Final = ("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable")
 _THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 _REPLICAS: Final = Matching(
@@ -107,7 +110,7 @@ def _definitions() -> Iterator[TopicConfigDef]:
             name=name,
             type=broker.type,
             default=default if equals else broker.default,
-            allowed=broker.allowed,
+            allowed=allowed_values(_ALLOWED[name], broker.type) if name in _ALLOWED else broker.allowed,
             support=Support.LIVE if name in _LIVE else Support.IGNORED,
             synonyms=tuple((synonym, _FACTORS.get(synonym.rpartition(".")[2], 1)) for synonym in names),
         )

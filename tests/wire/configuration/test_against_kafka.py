@@ -25,7 +25,7 @@ NARROWER = {
     "authorizer.class.name",
     "broker.id", "connections.max.idle.ms", "controlled.shutdown.max.retries", "controlled.shutdown.retry.backoff.ms",
     "controller.socket.timeout.ms", "default.replication.factor", "leader.imbalance.per.broker.percentage",
-    "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms",
+    "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "log.roll.jitter.ms", "log.roll.ms",
     "node.id",
     "password.encoder.cipher.algorithm", "password.encoder.key.length", "password.encoder.keyfactory.algorithm",
     "replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "replica.selector.class", "request.timeout.ms",
