@@ -35,11 +35,11 @@ def serve_node(properties: Mapping[str, str], log_level: str, news: Callable[[No
         click.echo("Stopping ... (Ctrl-C again gives up the controlled shutdown)", err=True)
 
     with contextlib.suppress(interrupts.Interrupted):
-        interrupts.run(_serve, node, news, on_signal=stopping, on_another=node.hurry)
+        interrupts.run(serve, node, news, on_signal=stopping, on_another=node.hurry)
     return 0
 
 
-async def _serve(node: Node, news: Callable[[Node], str]) -> None:
+async def serve(node: Node, news: Callable[[Node], str]) -> None:
     """Its nursery holds the node, and the task that shuts it down when this one is cancelled. Raises HarnessError."""
     over = trio.Event()
     try:
@@ -55,6 +55,7 @@ async def _run_until_shutdown(node: Node, over: trio.Event, task_status: trio.Ta
     try:
         with trio.CancelScope(shield=True):  # a shutdown needs the node's tasks
             await node.run(task_status)
+        await trio.lowlevel.checkpoint_if_cancelled()  # one that has not been up owes the nursery a start, or this
     finally:
         over.set()
 

@@ -9,13 +9,19 @@ import json
 import signal
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
+import trio
 from kazoo.client import KazooClient
 
+from kce.harness.cli.serving import serve
 from tests.harness.cli.support import KCE, background, kce
 from tests.harness.conftest import Here
 from tests.harness.test_interrupts import MOMENTS_OF_LONG_COMMANDS, check, finish, zookeeper_sessions
+
+if TYPE_CHECKING:
+    from kce.harness.node import Node
 
 KAFKAS = str(Path(__file__).parent / "server.properties")
 
@@ -82,6 +88,29 @@ def test_ctrl_c_at_any_moment_leaves_nothing(env: dict[str, str], zookeeper: str
         assert (ran.output.count("Stopping ...") or ran.output.count("kce: interrupted")) == 1
         check(tmp_path, {str(path.relative_to(tmp_path)) for path in (tmp_path / "logs").rglob("*")})
     assert zookeeper_sessions(zookeeper) <= sessions  # those of earlier tests may have expired
+
+
+class StartingNode:
+    """A node that is shut down before it is up: its ``run`` just ends."""
+
+    def __init__(self) -> None:
+        self.runs, self.ended = trio.Event(), trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        self.runs.set()
+        await self.ended.wait()
+
+    async def shutdown(self) -> None:
+        self.ended.set()
+
+
+async def test_a_signal_during_the_start_ends_it_without_an_error() -> None:
+    node = StartingNode()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, cast("Node", node), str)
+        await node.runs.wait()
+        nursery.cancel_scope.cancel()
+    assert node.ended.is_set()
 
 
 def test_settings_that_cannot_be_are_one_line_and_those_without_effect_warn(env: dict[str, str]) -> None:
