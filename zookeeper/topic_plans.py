@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
@@ -130,24 +131,44 @@ def planned_partitions(
             fixed_start=start, start_partition=len(known), random=random,
         )  # fmt: skip
     else:
-        _check_added(topic, assignments, count - len(known), len(first), brokers)
+        _check_added(assignments, len(known), count - len(known), len(first), brokers)
         added = {len(known) + i: tuple(replicas) for i, replicas in enumerate(assignments)}
     return found, added
 
 
 def _check_added(
-    topic: str, assignments: Sequence[Sequence[int]], wanted: int, replication_factor: int, brokers: Iterable[int]
+    assignments: Sequence[Sequence[int]], start: int, wanted: int, replication_factor: int, brokers: Iterable[int]
 ) -> None:
-    """Rule 10.14. Raises AdminError."""
+    """Rule 10.14. Raises AdminError, in Kafka's words."""
+    problem = None
     unknown = sorted({replica for replicas in assignments for replica in replicas} - set(brokers))
     if unknown:
-        problem = f"brokers {unknown} are not registered"
+        problem = f"Unknown broker(s) in replica assignment: {_listed(unknown)}."
     elif len(assignments) != wanted:
-        problem = f"{wanted} new partitions need as many assignments, not {len(assignments)}"
-    elif any(not replicas or len(set(replicas)) < len(replicas) for replicas in assignments):
-        problem = "every partition needs replicas on different brokers"
-    elif any(len(replicas) != replication_factor for replicas in assignments):
-        problem = f"every partition needs {replication_factor} replicas, as many as partition 0"
+        problem = f"Increasing the number of partitions by {wanted} but {len(assignments)} assignments provided."
     else:
-        return
-    raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        added = dict(enumerate(assignments, start))
+        problem = next(filter(None, itertools.starmap(_replicas_problem, added.items())), None)
+        wrong = {
+            partition: len(replicas) for partition, replicas in added.items() if len(replicas) != replication_factor
+        }
+        if problem is None and wrong:
+            problem = (
+                f"Inconsistent replication factor between partitions, partition 0 has {replication_factor} while "
+                f"partitions [{_listed(wrong)}] have replication factors [{_listed(wrong.values())}], respectively."
+            )
+    if problem is not None:
+        raise AdminError(problem, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+
+
+def _replicas_problem(partition: int, replicas: Sequence[int]) -> str | None:
+    if not replicas:
+        return f"Cannot have replication factor of 0 for partition id {partition}."
+    if len(set(replicas)) < len(replicas):
+        listed = _listed(replicas)
+        return f"Duplicate brokers not allowed in replica assignment: {listed} for partition id {partition}."
+    return None
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

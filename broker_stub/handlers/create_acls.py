@@ -34,7 +34,7 @@ def _refusal(wanted: AclBinding | None) -> Exception | None:
     resource = wanted.pattern
     if resource.type == ResourceType.CLUSTER.label and resource.name != CLUSTER_NAME:
         return InvalidRequest(f"the only resource of type Cluster is {CLUSTER_NAME}")
-    return None if resource.name else InvalidRequest("a resource needs a name")
+    return None if resource.name else InvalidRequest("Invalid empty resource name")
 
 
 def _result(error: Exception | None) -> AclCreationResult:

@@ -267,10 +267,11 @@ def _check_shape(records: Buffer, api_version: int) -> None:
         return
     try:
         headers = [header for _, header in read_headers(records)]
-        if len(headers) != 1 or headers[0].magic != 2:
-            raise InvalidRecord(f"version {api_version} takes one batch of magic 2")
-        if api_version < 7 and headers[0].codec is Codec.ZSTD:
+        is_new = bool(headers) and headers[0].magic == 2
+        if is_new and api_version < 7 and headers[0].codec is Codec.ZSTD:  # also where another batch follows
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if not is_new or len(headers) > 1:
+            raise InvalidRecord(f"version {api_version} takes one batch of magic 2")
     except CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
 

@@ -186,7 +186,7 @@ class AclAuthorizer:
         """Rule B9.28."""
         resource, entry = binding
         if not resource.name:
-            return ApiException("a resource needs a name")
+            return ApiException("Invalid empty resource name")
         if not self._has_prefixed and resource.pattern is PatternType.PREFIXED:
             return InvalidRequest("prefixed resources need inter.broker.protocol.version of 2.0-IV1 or greater")
         unknown = Operation.of_label(entry.operation), PermissionType.of_label(entry.permission)

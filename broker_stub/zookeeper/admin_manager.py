@@ -107,9 +107,9 @@ class ZkAdminManager:
         try:
             config, assignment = self._plan(topic, brokers)
             taken.check(topic.name, assignment)
-            _check_config(topic.name, config, self._inherited())
+            _check_config(config, self._inherited())
             result = CreatableTopicResult(
-                name=topic.name, num_partitions=len(assignment), replication_factor=len(assignment[0])
+                name=topic.name, num_partitions=len(assignment), replication_factor=_short(len(assignment[0]))
             )
             if permit is None:
                 return None, result
@@ -243,17 +243,22 @@ def _not_added(topic: str, error: AdminError) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name=topic, error_code=error.code, error_message=_message(error))
 
 
-def _check_config(topic: str, config: Mapping[str, str], inherited: Mapping[str, str]) -> None:
+def _check_config(config: Mapping[str, str], inherited: Mapping[str, str]) -> None:
     """Raises AdminError."""
     try:
         check_topic_config(config, inherited)
     except ConfigError as e:
-        raise AdminError(f"topic {topic}: {e}", ErrorCode.INVALID_CONFIG) from None
+        raise AdminError(e.words, ErrorCode.INVALID_CONFIG) from None
 
 
 def _message(error: AdminError) -> str | None:
     """Kafka says nothing about an unexpected error."""
     return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else str(error)
+
+
+def _short(number: int) -> int:
+    """As Java casts it: more replicas than an answer can hold are some other number, and no failure."""
+    return (number + 2**15) % 2**16 - 2**15
 
 
 def _check_quota(topic: str, partitions: int, permit: Callable[[int], bool]) -> None:

@@ -78,6 +78,10 @@ def test_invalid_broker_changes_are_refused() -> None:  # rules B7.27, B7.29
     assert refusal("num.io.threads", "many").startswith("Invalid value many")
     assert refusal("num.io.threads", "0").startswith("Invalid value 0")
     assert refusal("leader.replication.throttled.rate", "-1").endswith("Value must be at least 0")
+    required = "requirement failed: log.roll{} must be greater than or equal to {}"
+    assert refusal("log.roll.ms", "-1") == required.format(".ms", 1)
+    assert refusal("log.roll.jitter.ms", "-1") == required.format(".jitter.ms", 0)
+    assert refusal("log.roll.ms", "x") == "Invalid value x for configuration log.roll.ms: Not a number of type LONG"
     # what is not there afterwards is not looked at
     assert changed_broker_config({}, [Change("broker.id", OpType.DELETE, None)], for_all_brokers=False) == {}
 

@@ -134,6 +134,7 @@ class ConfigDef:
     def parse(self, text: str) -> Value:
         """Raises ConfigError."""
         text = text.strip()
+        words = None
         shown, problem = text, _UNPARSABLE.get(self.type, "Not a number of type {}").format(self.type.name)
         with contextlib.suppress(ValueError):
             value = _parse(self.type, text)
@@ -142,10 +143,11 @@ class ConfigDef:
             if not wrong:
                 return value
             shown, problem = self._shown(wrong[0], text), self._problem(wrong[0])
+            words = _REQUIREMENTS.get(self.name)
         expected = f"{_EXPECTED.get(self.type, '')} {self.allowed}".strip()
         raise ConfigError(
             f"{self.name}={text}: must be {expected}",
-            f"Invalid value {shown} for configuration {self.name}: {problem}",
+            words or f"Invalid value {shown} for configuration {self.name}: {problem}",
         )
 
     def written(self, text: str) -> str:
@@ -209,6 +211,11 @@ class TopicConfigDef(ConfigDef):
 _UNPARSABLE: Final = {
     ConfigType.BOOLEAN: "Expected value to be either true or false",
     ConfigType.CLASS: "Class  could not be found.",
+}
+#: what Kafka says of numbers whose limits it checks only in a whole configuration
+_REQUIREMENTS: Final = {
+    "log.roll.jitter.ms": "requirement failed: log.roll.jitter.ms must be greater than or equal to 0",
+    "log.roll.ms": "requirement failed: log.roll.ms must be greater than or equal to 1",
 }
 #: numbers as Java reads them
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")

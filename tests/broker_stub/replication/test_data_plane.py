@@ -116,6 +116,8 @@ async def test_acks_0_has_no_response() -> None:
         (ErrorCode.INVALID_RECORD, batch() * 2, {}),
         (ErrorCode.INVALID_RECORD, batch(magic=1), {}),
         (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, batch(codec=Codec.ZSTD), {"version": 6}),
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, batch(codec=Codec.ZSTD) * 2, {"version": 6}),
+        (ErrorCode.INVALID_RECORD, batch() + batch(codec=Codec.ZSTD), {"version": 6}),
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, produced(1, 0, transactional=True), {}),
         (ErrorCode.CORRUPT_MESSAGE, batch()[:-1] + b"x", {}),
         (ErrorCode.MESSAGE_TOO_LARGE, batch(bytes(2000)), {}),

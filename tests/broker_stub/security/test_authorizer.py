@@ -66,7 +66,7 @@ async def test_what_is_no_acl() -> None:  # rule B9.28
         made = await world.start()
         of_topic = entry(Operation.READ)
         wrong = (
-            (literal(""), of_topic, "a resource needs a name"),
+            (literal(""), of_topic, "Invalid empty resource name"),
             (literal("t", "Planet"), of_topic, "the ACL has unknown elements"),
             (literal("t"), entry("Fly"), "the ACL has unknown elements"),
             (literal("t"), entry(Operation.READ, "Perhaps"), "the ACL has unknown elements"),

@@ -214,6 +214,23 @@ async def test_invalid_topics_are_refused(
     assert await w.zk.get_configs("topics") == {key: {"retention.ms": "7"} for key in ("going", "old.name")}
 
 
+async def test_a_setting_that_is_refused_is_told_in_kafkas_words() -> None:  # rule 10.5
+    w = await World().start()
+    for name, value, text in (
+        ("remote.storage.enable", "true", "Tiered Storage functionality is disabled in the broker. "),
+        ("segment.bytes", "13", "Invalid value 13 for configuration segment.bytes: Value must be at least 14"),
+        ("bad", "why", "Unknown topic config name: bad"),
+    ):
+        result = await w.create(topic("t", 1, 1, configs=(CreatableTopicConfig(name=name, value=value),)))
+        assert (result.error_message or "").startswith(text)
+
+
+async def test_a_replication_factor_that_no_answer_can_hold_overflows() -> None:  # rule 10.6
+    w = await World().start()
+    result = await w.create(topic(assignments=assigned(range(1, 40_001))), validate_only=True)
+    assert (result.error_code, result.replication_factor) == (ErrorCode.NONE, 40_000 - 2**16)
+
+
 async def test_validate_only_writes_nothing() -> None:  # rule 10.6
     w = await World().start()
     result = await w.create(topic(partitions=2, factor=1), validate_only=True)
@@ -265,26 +282,42 @@ async def test_partitions_are_added() -> None:  # rules 10.15, 10.16
 
 
 @pytest.mark.parametrize(
-    ("message", "error"),
+    ("message", "error", "text"),
     [
-        (more(2), ErrorCode.INVALID_PARTITIONS),
-        (more(1), ErrorCode.INVALID_PARTITIONS),
-        (more(3, (1, 9)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (more(4, (1, 2)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (more(3, ()), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (more(3, (1, 1)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (more(3, (1, 2, 3)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (CreatePartitionsTopic(name="nobody", count=3, assignments=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (more(2), ErrorCode.INVALID_PARTITIONS, "Topic already has 2 partitions."),
+        (more(1), ErrorCode.INVALID_PARTITIONS, "Topic currently has 2 partitions, which is higher than the requested"),
+        (more(3, (1, 9)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Unknown broker(s) in replica assignment: 9."),
+        (
+            more(4, (1, 2)), ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Increasing the number of partitions by 2 but 1 assignments provided.",
+        ),
+        (
+            more(3, ()), ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Cannot have replication factor of 0 for partition id 2.",
+        ),
+        (
+            more(3, (1, 1)), ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Duplicate brokers not allowed in replica assignment: 1, 1 for partition id 2.",
+        ),
+        (
+            more(4, (1, 2, 3), (1,)), ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Inconsistent replication factor between partitions, partition 0 has 2 while partitions [2, 3] have "
+            "replication factors [3, 1], respectively.",
+        ),
+        (
+            CreatePartitionsTopic(name="nobody", count=3, assignments=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "The topic 'nobody' does not exist.",
+        ),
     ],
-)
-async def test_invalid_partitions_are_refused(
-    message: CreatePartitionsTopic, error: ErrorCode
+)  # fmt: skip
+async def test_invalid_partitions_are_refused_in_kafkas_words(
+    message: CreatePartitionsTopic, error: ErrorCode, text: str
 ) -> None:  # rules 10.13, 10.14
     w = await World().start()
     await w.create(topic(assignments=assigned((1, 2), (2, 3))))
     result, numbers = await w.grow(message)
     assert (result.name, result.error_code, len(numbers)) == (message.name, error, 0)
-    assert result.error_message
+    assert (result.error_message or "").startswith(text)
     assert await w.assignment("t") == {0: (1, 2), 1: (2, 3)}
 
 
