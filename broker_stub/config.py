@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 NO_BROKER_ID: Final = -1
 DEFAULT_HOST: Final = "127.0.0.1"
-WILDCARD_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - never advertised, never bound by default
+#: must not be advertised, unlike ::, as with Kafka
+WILDCARD_HOST: Final = "0.0.0.0"  # noqa: S104 - never bound by default
 
 _LISTENER: Final = re.compile(r"(?P<name>[^:/]+)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>\d+)")
 
@@ -291,7 +292,7 @@ def _advertised_listeners(
     for endpoint in advertised:
         if endpoint.listener not in own:
             raise read.refusal(key, f"listener {endpoint.listener} is not in listeners ({', '.join(own)})")
-        if endpoint.host in WILDCARD_HOSTS:
+        if endpoint.host == WILDCARD_HOST:
             raise read.refusal(key, f"nobody can connect to {endpoint.host}: advertise a reachable address")
     return advertised
 

@@ -376,11 +376,11 @@ class Node:
 
     def addresses(self) -> dict[str, str]:
         """host:port by listener name, as advertised."""
-        return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
+        return {e.listener: e.address for e in self.broker.endpoints}
 
     def bound_addresses(self) -> dict[str, str]:
         """host:port by listener name, as bound: what is advertised may be a proxy's."""
-        return {e.listener: f"{e.host}:{e.port}" for e in self.broker.socket_server.bound_listeners()}
+        return {e.listener: e.address for e in self.broker.socket_server.bound_listeners()}
 
     def status(self) -> NodeStatus:
         """The node's own view of its controller, which may be stale."""

@@ -96,7 +96,12 @@ class Endpoint(NamedTuple):
     host: str
     port: int
 
+    @property
+    def address(self) -> str:
+        """host:port, with an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     def __str__(self) -> str:
         """The endpoint in the format of `listeners` and of the registration: ``DATA://127.0.0.1:9092``."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{self.listener}://{self.address}"

@@ -87,7 +87,7 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
             broker_id: {
                 "broker_epoch": broker_epoch,
                 "rack": broker.rack,
-                "listeners": {e.listener: f"{e.host}:{e.port}" for e in broker.endpoints},
+                "listeners": {e.listener: e.address for e in broker.endpoints},
             }
             for broker_id, (broker, broker_epoch) in (await zk.get_brokers(watch=False)).items()
         },

@@ -54,6 +54,8 @@ def test_listener_names_are_upper_case_and_spaces_are_ignored() -> None:
 
 def test_a_blank_host_is_loopback_and_the_wildcard_must_be_explicit() -> None:
     assert _config(listeners="PLAINTEXT://:0").listeners[0].host == "127.0.0.1"
+    (both,) = _config(listeners="PLAINTEXT://[::]:1").advertised_listeners
+    assert (both.host, both.address) == ("::", "[::]:1")
     c = _config(listeners="PLAINTEXT://0.0.0.0:0", advertised_listeners="PLAINTEXT://a.example:19092")
     assert c.listeners[0].host == "0.0.0.0"
     assert c.advertised_listeners == (Endpoint("PLAINTEXT", "PLAINTEXT", "a.example", 19092),)

@@ -86,6 +86,12 @@ async def test_a_setting_without_effect_is_a_warning() -> None:
         Cluster(1, world=memory(), properties={"num.io.thread": "4"})
 
 
+async def test_addresses_of_ipv6_are_in_brackets_as_clients_take_them() -> None:
+    advertised = "CONTROL://127.0.0.1:0,DATA://[::1]:7777"
+    async with Cluster(1, world=memory(), nodes={1: {"advertised.listeners": advertised}}) as cluster:
+        assert cluster.bootstrap_servers() == "[::1]:7777"
+
+
 async def test_a_node_behind_a_proxy_keeps_its_own_ports() -> None:
     """It advertises the proxy's address, also after a restart."""
     advertised = "CONTROL://127.0.0.1:0,DATA://127.0.0.1:7777"

@@ -23,7 +23,7 @@ NARROWER = {
     "log.flush.interval.ms", "log.flush.scheduler.interval.ms",
     "replica.fetch.wait.max.ms", "request.timeout.ms", "zookeeper.connect", "zookeeper.connection.timeout.ms",
     "zookeeper.session.timeout.ms", "zookeeper.set.acl", "max.connections.per.ip.overrides",
-    "listeners", "advertised.listeners", "listener.security.protocol.map",
+    "listeners", "listener.security.protocol.map",
     "listener.name.plaintext.max.connections", "listener.name.plaintext.num.network.threads",
 }  # fmt: skip
 
