@@ -14,6 +14,8 @@ from kce.zookeeper.model import TopicAssignment
 
 #: Kafka's validation of the numbers of partitions overflows above it, and refuses the topic
 MAX_PARTITIONS: Final = 46_341
+#: what the replication factor of an answer can hold
+_MAX_REPLICAS: Final = 2**15 - 1
 _MAX_BROKER_ID: Final = 2**31 - 1
 _PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
     InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
@@ -84,6 +86,8 @@ def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> Non
         problem = f"partitions must be numbered from 0 without gaps, not {sorted(assignment)}"
     elif len(sizes) > 1 or 0 in sizes:
         problem = "every partition needs the same number of replicas, at least one"
+    elif max(sizes) > _MAX_REPLICAS:
+        problem = f"at most {_MAX_REPLICAS} replicas are possible"
     else:
         for partition, replicas in assignment.items():
             if len(set(replicas)) < len(replicas):

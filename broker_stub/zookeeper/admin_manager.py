@@ -109,7 +109,7 @@ class ZkAdminManager:
             taken.check(topic.name, assignment)
             _check_config(config, self._inherited())
             result = CreatableTopicResult(
-                name=topic.name, num_partitions=len(assignment), replication_factor=_short(len(assignment[0]))
+                name=topic.name, num_partitions=len(assignment), replication_factor=len(assignment[0])
             )
             if permit is None:
                 return None, result
@@ -254,11 +254,6 @@ def _check_config(config: Mapping[str, str], inherited: Mapping[str, str]) -> No
 def _message(error: AdminError) -> str | None:
     """Kafka says nothing about an unexpected error."""
     return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else str(error)
-
-
-def _short(number: int) -> int:
-    """As Java casts it: more replicas than an answer can hold are some other number, and no failure."""
-    return (number + 2**15) % 2**16 - 2**15
 
 
 def _check_quota(topic: str, partitions: int, permit: Callable[[int], bool]) -> None:

@@ -225,10 +225,14 @@ async def test_a_setting_that_is_refused_is_told_in_kafkas_words() -> None:  # r
         assert (result.error_message or "").startswith(text)
 
 
-async def test_a_replication_factor_that_no_answer_can_hold_overflows() -> None:  # rule 10.6
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_a_replication_factor_that_no_answer_can_hold_is_refused(validate_only: bool) -> None:  # rule 10.5
     w = await World().start()
-    result = await w.create(topic(assignments=assigned(range(1, 40_001))), validate_only=True)
-    assert (result.error_code, result.replication_factor) == (ErrorCode.NONE, 40_000 - 2**16)
+    most = await w.create(topic(assignments=assigned(range(1, 2**15))), validate_only=True)
+    assert (most.error_code, most.replication_factor) == (ErrorCode.NONE, 2**15 - 1)
+    result = await w.create(topic(assignments=assigned(range(2**15))), validate_only=validate_only)
+    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert await w.zk.get_topics(watch=False) == set()
 
 
 async def test_validate_only_writes_nothing() -> None:  # rule 10.6
