@@ -44,7 +44,12 @@ class Interventions:
     # a node
 
     async def bounce(self: Faulty, node_id: int) -> None:
-        """Kill a node and start it again at once, before its session would have expired: a new broker epoch."""
+        """Kill a node and start it again at once, before its session would have expired: a new broker epoch.
+
+        Raises HarnessError for a node that is cut off, which is left as it is.
+        """
+        if self.world.is_cut(self.member(node_id).id):
+            raise HarnessError(f"node {node_id} is cut off from ZooKeeper and could not register: heal it first")
         await self.kill(node_id)
         if node_id in await self.registered():
             await self.expire_session(node_id)

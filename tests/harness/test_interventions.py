@@ -199,6 +199,16 @@ async def epoch_is(cluster: Cluster, epoch: int) -> bool:
     return found is not None and found.epoch == epoch
 
 
+async def test_a_node_that_is_cut_off_is_not_bounced() -> None:
+    async with Cluster(2, world=memory()) as cluster:
+        await cluster.cut_from_zookeeper(2)
+        with pytest.raises(HarnessError, match="node 2 is cut off from ZooKeeper and could not"):
+            await cluster.bounce(2)
+        assert cluster.member(2).state == "running"
+        await cluster.heal(2)
+        await cluster.bounce(2)
+
+
 async def test_a_bounced_node_has_a_new_broker_epoch() -> None:
     async with cluster_with_topic() as cluster:
         before, began = node(cluster, 2).broker.broker_epoch, trio.current_time()
