@@ -155,7 +155,8 @@ class SaslServerAuthenticator:
         self._wraps_tokens = header.api_version >= 1
         if mechanism not in enabled:
             refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled)
-            raise AuthenticationFailed(f"the SASL mechanism {mechanism!r} is not enabled", _response(refusal, header))
+            answer = _response(refusal, header) if self._previous is None else None  # Kafka's is lost as it closes
+            raise AuthenticationFailed(f"the SASL mechanism {mechanism!r} is not enabled", answer)
         if self._previous is not None and self._previous.mechanism != mechanism:  # rule B9.24
             self.state = State.REAUTHENTICATION_BAD_MECHANISM
         else:
