@@ -80,6 +80,9 @@ def topics(folder: Path) -> Iterator[Run]:
     yield run(TOPICS, "--create", "--topic", "bad", "--partitions", "0")
     yield run(TOPICS, "--create", "--topic", "bad", "--config", "retention.ms=soon")
     yield run(TOPICS, "--create", "--topic", "bad", "--config", "retention.milliseconds=1")
+    yield run(
+        TOPICS, "--create", "--topic", "bad", "--replica-assignment", "1", "--config", "remote.storage.enable=true"
+    )
     yield run(TOPICS, "--create", "--topic", "a/b")
     yield run(TOPICS, "--create", "--topic", "with.dot", "--replica-assignment", "2")
     yield run(TOPICS, "--create", "--topic", "with_dot", "--replica-assignment", "2")
@@ -93,6 +96,8 @@ def topics(folder: Path) -> Iterator[Run]:
     yield run(TOPICS, "--describe", "--topics-with-overrides")
     yield run(TOPICS, "--alter", "--topic", "few", "--partitions", "3", "--replica-assignment", "1,2,3")
     yield run(TOPICS, "--alter", "--topic", "few", "--partitions", "2")
+    for count, added in (("4", "9"), ("5", "1"), ("4", "1:2")):  # an unknown broker, too few, and too many replicas
+        yield run(TOPICS, "--alter", "--topic", "few", "--partitions", count, "--replica-assignment", f"1,2,3,{added}")
     yield run(TOPICS, "--alter", "--topic", "nowhere", "--partitions", "2")
     yield run(TOPICS, "--describe", "--topic", "few")
     yield run(TOPICS, "--delete", "--topic", "with.dot")
@@ -119,6 +124,7 @@ def configs(folder: Path) -> Iterator[Run]:
     yield run(CONFIGS, "--alter", *broker, "--add-config", "log.cleaner.threads=2")
     yield run(CONFIGS, "--alter", *broker, "--add-config", "num.network.threads=0")
     yield run(CONFIGS, "--alter", *broker, "--add-config", "broker.id=7")
+    yield run(CONFIGS, "--alter", *broker, "--add-config", "log.roll.ms=-1")
     yield run(
         CONFIGS, "--alter", "--entity-type", "brokers", "--entity-default", "--add-config", "message.max.bytes=999"
     )
@@ -177,6 +183,7 @@ def configs(folder: Path) -> Iterator[Run]:
 
 def acls(folder: Path) -> Iterator[Run]:
     yield run(ACLS, "--list", is_unordered=True)
+    yield run(ACLS, "--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "", is_unordered=True)
     yield run(
         ACLS, "--add", "--allow-principal", "User:alice", "--operation", "Read", "--topic", "orders", is_unordered=True
     )
