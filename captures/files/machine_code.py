@@ -9,6 +9,7 @@ them, and allocates nothing: so its code needs nothing of numba's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -122,7 +123,7 @@ class Kernel:
         return found.digest()
 
     def _link(self, kinds: tuple[Kind, ...]) -> Callable[..., Any]:
-        what = hashlib.sha256(self.content + repr((_platform(), kinds)).encode()).hexdigest()
+        what = hashlib.sha256(self.content + repr((_platform(), *map(_described, kinds))).encode()).hexdigest()
         path = _folder() / f"{self._function.__module__}.{self._function.__name__}-{what[:32]}"
         kept = _read(path)
         if kept is None:
@@ -201,6 +202,13 @@ def _lowered(argument: Any) -> tuple[Kind, tuple[int, ...]]:
     lowered = [_lowered(member) for member in argument]
     kind = type(argument), tuple(kind for kind, _ in lowered)
     return kind, tuple(value for _, values in lowered for value in values)
+
+
+def _described(kind: Kind) -> Any:
+    """What machine code depends on of a kind of argument: a member is passed in the place of its field."""
+    if kind in (int, bool) or not isinstance(kind[0], type):
+        return kind
+    return kind[0], kind[0]._fields, *map(_described, kind[1])
 
 
 def _letters(returned: Any) -> str:
@@ -321,5 +329,6 @@ def _write(path: Path, kept: Code) -> None:
         file.write(hashlib.sha256(content).digest() + content)
     Path(file.name).replace(path)
     for other in path.parent.iterdir():
-        if time.time() - other.stat().st_mtime > _KEPT_S:
-            other.unlink()
+        with contextlib.suppress(FileNotFoundError):  # another process renames and removes files here, too
+            if time.time() - other.stat().st_mtime > _KEPT_S:
+                other.unlink()

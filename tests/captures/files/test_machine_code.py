@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,10 @@ def both(pair, doubled):
     is_long = len(pair.left) > 2
     first = pair.right[0, 1] * (2 if doubled else 1)
     return first, is_long, np.int64(pair.left[0])
+
+
+def difference(pair):
+    return pair.left - pair.right
 
 
 def put(out, value):
@@ -239,6 +244,41 @@ def test_other_code_for_other_constants(cache, monkeypatch):
     monkeypatch.setitem(globals(), "increased", Kernel(increased.__wrapped__))
     assert Kernel(twice_increased).content != of_callers
     assert len(list(cache.iterdir())) == 2
+
+
+def test_other_code_for_fields_in_another_order(monkeypatch):
+    """As in another version of this program, whose cache is the same."""
+
+    class Swapped(NamedTuple):
+        right: Any
+        left: Any
+
+    Swapped.__qualname__, Swapped.__module__ = Pair.__qualname__, Pair.__module__
+    assert Kernel(difference)(Pair(left=7, right=2)) == 5
+    assert Kernel(difference)(Swapped(left=7, right=2)) == 5
+    kept_only(monkeypatch)
+    assert Kernel(difference)(Pair(left=7, right=2)) == 5
+
+
+@pytest.mark.parametrize("renamed_before", ["stat", "unlink"])
+def test_another_process_writes_there_too(cache, renamed_before, monkeypatch, caplog):
+    """It renames a file after it was listed here, or removes it after it was found to be old."""
+    cache.mkdir(parents=True)
+    other = cache / "tmp-of-another-process"
+    other.touch()
+    os.utime(other, (0, 0))
+    of_path = getattr(Path, renamed_before)
+
+    def too_late(path, **options):
+        if path == other:
+            other.rename(cache / "renamed")
+        return of_path(path, **options)
+
+    machine_code._announce_loss.cache_clear()
+    monkeypatch.setattr(Path, renamed_before, too_late)
+    assert Kernel(total)(ROWS[0], 0) == 9
+    assert (cache / "renamed").exists()
+    assert "cannot be written" not in caplog.text
 
 
 def test_old_files_are_removed(cache):
