@@ -208,7 +208,8 @@ def _described(kind: Kind) -> Any:
     """What machine code depends on of a kind of argument: a member is passed in the place of its field."""
     if kind in (int, bool) or not isinstance(kind[0], type):
         return kind
-    return kind[0], kind[0]._fields, *map(_described, kind[1])
+    of: Any = kind[0]
+    return of, of._fields, *map(_described, kind[1])
 
 
 def _letters(returned: Any) -> str:
@@ -315,7 +316,10 @@ def _read(path: Path) -> Code | None:
         return None
     header, _, code = content.partition(b"\n")
     returned, symbol, image = json.loads(header)
-    return Code(returned, Image(*image, code)) if image else Code(returned, None, symbol, code)
+    if image is None:
+        return Code(returned, None, symbol, code)
+    entry, addresses, functions = image
+    return Code(returned, Image(entry, addresses, functions, code))
 
 
 def _write(path: Path, kept: Code) -> None:

@@ -168,13 +168,16 @@ def _lines(
 
 
 def decoder_of(capture: CaptureFile | Source, ports: Ports) -> Decoder | BulkDecoder:
-    """What decodes the capture: the fast path, if it is large enough to repay its start, and if it is installed."""
+    """What decodes the capture: the fast path, if it repays its start, is installed, and its code may run."""
     if isinstance(capture, CaptureFile) and capture.is_complete and location_bytes(capture.name) >= BULK_FROM_BYTES:
+        from kce.captures.files import linking
+
         try:
             from kce.captures.fast.messages import BulkDecoder
 
-            _keep_freed_memory()
-            return BulkDecoder(capture, ports)
+            if linking.is_allowed():
+                _keep_freed_memory()
+                return BulkDecoder(capture, ports)
         except MissingExtra:
             pass
     return Decoder(capture, ports)

@@ -10,6 +10,7 @@ import pytest
 from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.render import JsonRenderer, Renderer
 from kce.captures.fast.messages import BulkDecoder
+from kce.captures.files import linking
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.tcp.incident import Incident
 from kce.harness.cli import captures as cli
@@ -86,5 +87,10 @@ def test_the_command_takes_it_for_large_files(monkeypatch):
     monkeypatch.setattr("kce.captures.fast.messages.BulkDecoder", Noticed)
     assert (in_process(path), taken) == (expected, [])
     monkeypatch.setattr(cli, "BULK_FROM_BYTES", 1)
+    assert in_process(path) == expected
+    assert len(taken) == 1
+    monkeypatch.setattr(
+        linking, "_mprotect", lambda *_: -1
+    )  # as where SELinux or systemd forbids code that was written
     assert in_process(path) == expected
     assert len(taken) == 1
