@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import as_table, with_shutdowns
+from kce.captures.spark.analyses.common import as_table, shutdowns, with_shutdowns
 from kce.captures.spark.analyses.words import clock
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
@@ -27,10 +27,13 @@ TABLE = Table(
     ),
 )
 
+_RECEIVER = ("server", "server_port")
+
 
 def run(of: Frames) -> DataFrame:
-    news = of.live_brokers.select("time", "packet", "file", "controller_epoch", "brokers")
-    alive = news.select("*", f.explode("brokers").alias("broker_id")).groupBy("broker_id").agg(
+    news = of.live_brokers.select(*_RECEIVER, "time", "packet", "file", "controller_epoch", "brokers")
+    named = news.select("*", f.explode("brokers").alias("broker_id"))
+    alive = named.groupBy("broker_id").agg(
         f.max("time").alias("last_time"), f.max("controller_epoch").alias("last_epoch")
     )  # fmt: skip
     without = (
@@ -43,8 +46,24 @@ def run(of: Frames) -> DataFrame:
             f.col("first.packet").alias("packet"),
         )
     )  # fmt: skip
-    without = with_shutdowns(without, of.exchanges, since="last_time", until="gone_time")
+    granted = _without_return(shutdowns(of.exchanges), news, named)
+    without = with_shutdowns(without, granted, since="last_time", until="gone_time")
     return as_table(TABLE, without).orderBy("gone_time", "broker_id")
+
+
+def _without_return(granted: DataFrame, news: DataFrame, named: DataFrame) -> DataFrame:
+    """The controlled shutdowns after which no receiver was told that the broker was missing, and then that it lives."""
+    last = named.groupBy(*_RECEIVER, f.col("broker_id").alias("sender")).agg(f.max("time").alias("named_time"))
+    returned = (
+        news.join(f.broadcast(granted), f.expr("time > granted and not array_contains(brokers, sender)"))
+        .groupBy(*_RECEIVER, "sender", "granted")
+        .agg(f.min("time").alias("missing_time"))
+        .join(last, [*_RECEIVER, "sender"])
+        .where("named_time > missing_time")
+        .select("sender", "granted")
+        .distinct()
+    )
+    return granted.join(f.broadcast(returned), ["sender", "granted"], "left_anti")
 
 
 def findings(found: Results) -> Iterator[Finding]:

@@ -248,6 +248,21 @@ def test_a_controlled_shutdown_is_told_of_a_broker_that_leaves_and_of_one_that_c
     assert (gone.broker_id, seconds(gone.shutdown_time)) == (2, 3.5)
 
 
+def test_a_controlled_shutdown_is_none_of_the_deaths_after_the_return_from_it(spark):
+    """Brokers 2 and 3 are granted one at 1.5, are back at 3, and then die; 3 comes back from that, too."""
+    asked = {"api": "ControlledShutdown", "is_control": False, "server": "c", "error_code": 0, "time": 1.5}
+    given = [{**asked, "sender_broker_id": 2}, {**asked, "sender_broker_id": 3}]
+    live = [("a", 1, [1, 2, 3]), ("a", 1, [1]), ("a", 1, [1, 2, 3]), ("a", 1, [1]), ("a", 1, [1, 3])]
+    frames = of(spark, given, live=live)
+    told = [
+        (row.broker_id, seconds(row.back_time), row.shutdown_time and seconds(row.shutdown_time))
+        for row in run("bounces", frames)
+    ]
+    assert told == [(2, 3, 1.5), (3, 3, 1.5), (3, 5, None)]
+    (gone,) = run("departures", frames)
+    assert (gone.broker_id, seconds(gone.gone_time), gone.shutdown_time) == (2, 4, None)
+
+
 def test_a_lookup_that_fails_again_and_again_is_a_warning():
     def error(client_id, topic, last, count):
         until = START + datetime.timedelta(seconds=last)
