@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import STALE, as_table, shutdowns, with_shutdowns
 from kce.captures.spark.analyses.running import LAST, TOTAL, with_running
-from kce.captures.spark.analyses.words import MOST, count, some
+from kce.captures.spark.analyses.words import MOST, count, incomplete_controls, some
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
 TABLE = Table(
@@ -140,7 +140,7 @@ def findings(found: Results) -> Iterator[Finding]:
 
 def _kept(found: Results, bounce: Any) -> list[str]:
     """The partitions that a broker led before it went and when it came back, as when all brokers were down."""
-    if bounce.last_time is None:
+    if bounce.last_time is None or incomplete_controls(found):
         return []
     latest = {(row.topic, row.topic_id, row.partition): row for row in found.leadership if row.time < bounce.back_time}
     return [

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, shutdowns, with_shutdowns
-from kce.captures.spark.analyses.words import clock
+from kce.captures.spark.analyses.words import clock, incomplete_controls
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
 TABLE = Table(
@@ -67,11 +67,12 @@ def _without_return(granted: DataFrame, news: DataFrame, named: DataFrame) -> Da
 
 
 def findings(found: Results) -> Iterator[Finding]:
+    unknown = "; whether it came back is unknown, as control requests are incomplete" * bool(incomplete_controls(found))
     for row in found.departures:
         yield Finding(
             "warning",
-            f"Broker {row.broker_id} left the cluster{_how(row)} and did not come back: first missing among the live "
-            f"brokers at {clock(row.gone_time)} (packet {row.packet}).",
+            f"Broker {row.broker_id} left the cluster{_how(row)}{'' if unknown else ' and did not come back'}: first "
+            f"missing among the live brokers at {clock(row.gone_time)} (packet {row.packet}){unknown}.",
             ((row.file, row.packet),),
         )
 

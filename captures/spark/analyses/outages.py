@@ -33,6 +33,7 @@ from kce.captures.spark.analyses.words import (
     evidence_of,
     evidence_of_all,
     first_places,
+    incomplete_controls,
     packets,
     some,
 )
@@ -284,7 +285,10 @@ def _finding(leader: int | None, rows: list[Any], found: Results) -> Finding:
         text += f"; announced without a leader for {duration(worst.announced_ms)}"
     shown = [place for row in [worst, *never[:1]] for place in evidence_of(row)]
     evidence = tuple(dict.fromkeys([*shown, *(evidence_of(row)[-1] for row in back)]))
-    return Finding("warning", f"{text} ({packets([packet for _, packet in evidence])}).", evidence)
+    text += f" ({packets([packet for _, packet in evidence])})."
+    if incomplete_controls(found):
+        text += " The next leader may have been announced earlier: control requests are incomplete."
+    return Finding("warning", text, evidence)
 
 
 def _lasted(row: Any) -> str:

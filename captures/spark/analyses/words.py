@@ -7,11 +7,18 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from kce.captures.spark.analyses.analysis import Place
+from kce.captures.spark.analyses.analysis import Place, Results
 from kce.captures.tables.rows import MAX_EVIDENCE
 
 #: Maximum number of rows of one table described individually; beyond it findings state only the count.
 MOST = 5
+
+_CONTROL = ("LeaderAndIsr", "StopReplica", "UpdateMetadata")
+
+
+def incomplete_controls(found: Results) -> int:
+    """How many control requests lack bytes: what they said is unknown, so that nobody can say that it was not said."""
+    return sum(found.quality.incomplete[f"{api} request"] for api in _CONTROL)
 
 
 def evidence_of(row: Any) -> tuple[Place, ...]:

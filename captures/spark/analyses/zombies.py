@@ -16,11 +16,9 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, in_order, numbered, span
-from kce.captures.spark.analyses.words import brokers, count, evidence_of, packets
+from kce.captures.spark.analyses.words import brokers, count, evidence_of, incomplete_controls, packets
 from kce.captures.tables.rows import SENDER, TIME, Column, Table, evidence_columns
 from kce.wire import ErrorCode
-
-_CONTROL = ("LeaderAndIsr", "StopReplica", "UpdateMetadata")
 
 TABLE = Table(
     "zombies",
@@ -125,8 +123,7 @@ def findings(found: Results) -> Iterator[Finding]:
                 f"STALE_CONTROLLER_EPOCH ({packets(row.packets)}). The later controller is not in the capture.",
                 evidence_of(row),
             )
-    unknown = sum(found.quality.incomplete[f"{api} request"] for api in _CONTROL)
-    if unknown:
+    if unknown := incomplete_controls(found):
         yield Finding(
             "warning",
             f"{count(unknown, 'control request')} are incomplete in the capture: leaders, ISRs and metadata are partly "

@@ -11,7 +11,10 @@ import re
 
 import pytest
 
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.spark import analyze
 from kce.captures.spark.incidents import incidents
+from tests.captures.made_files import pcap
 from tests.captures.samples import CAPTURES, scenario
 
 pytestmark = pytest.mark.slow
@@ -154,3 +157,30 @@ def test_every_step_of_an_incident_names_its_packet(findings_of, name):
     for step in (step for incident in told for step in incident.steps):
         assert step.place is not None, step
         assert 1 <= step.place[1] <= found.quality.packets
+
+
+@pytest.mark.parametrize(("name", "snap_length"), [
+    ("kafka-1.1.1-tour", 400), ("kafka-2.8.2-tour", 400), ("kafka-3.9.1-load", 400), ("kafka-3.9.1-zombie", 250),
+])  # fmt: skip
+def test_nothing_follows_from_what_a_snap_length_cut_off(spark, tmp_path, name, snap_length):
+    """All brokers came back, had been replaced as leaders, and were in sync in the end."""
+    with CaptureFile(CAPTURES[name]) as capture:
+        packets = [(each.time_ns, each.data[:snap_length], each.wire_bytes) for each in capture]
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(pcap(packets))
+    found = analyze([path], spark=spark).findings()
+    assert any("control requests are incomplete in the capture" in each.text for each in found)
+    told = [each.text for each in found if each.severity != "note"]
+    false = "did not come back", "nobody took over", "under-replicated", "propagation", "at the end"
+    assert [text for text in told if any(words in text for words in false)] == []
+    for text in told:
+        if "had no leader" in text:
+            assert text.endswith(" The next leader may have been announced earlier: control requests are incomplete.")
+        if "left the cluster" in text:
+            assert text.endswith("; whether it came back is unknown, as control requests are incomplete.")
+    for each in found:
+        if each.analysis == "under_replicated":
+            assert "By the last state that is whole in the capture, " in each.text
+            assert each.text.endswith(" were not in sync; later ones may be incomplete.")
+        if each.analysis == "propagation":
+            assert each.text.endswith(", or less: control requests are incomplete.")
