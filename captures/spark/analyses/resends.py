@@ -22,7 +22,10 @@ TABLE = Table(
         *SENDER,
         Column("requests", pa.int64(), "how often it was sent"),
         Column(
-            "unanswered", pa.int64(), "how many of these have no answer in the capture, so that they had to be resent"
+            "unanswered",
+            pa.int64(),
+            "how many of these got no answer, so that they had to be resent; without those "
+            "whose answer only the capture lacks, as later requests on their connection were answered",
         ),
         *SPAN,
         *evidence_columns("the requests' packets, in order"),
@@ -32,13 +35,18 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     keys = ("api", "broker", "controller_id", "controller_epoch", "broker_epoch", "content")
-    control = of.controls.where("content is not null")
+    # a broker answers in order: the capture lost the response to what was sent before an answered request
+    answers = of.controls.groupBy(f.col("connection").alias("answering")).agg(
+        f.max(f.when(f.col("response_packet").isNotNull(), f.col("time"))).alias("last_answered")
+    )
+    control = of.controls.where("content is not null").join(answers, f.col("connection") == f.col("answering"))
+    is_unanswered = f.expr("response_packet is null and (last_answered is null or time > last_answered)")
     counted = (
         numbered(control, *keys)
         .groupBy(*keys)
         .agg(
             f.count("*").alias("requests"),
-            f.count_if(f.col("response_packet").isNull()).alias("unanswered"),
+            f.count_if(is_unanswered).alias("unanswered"),
             *span(),
             *evidence(),
         )

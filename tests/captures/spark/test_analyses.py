@@ -900,11 +900,19 @@ def test_leader_and_isr_and_update_metadata_disagree(spark):
 def test_resends(spark):
     # the number of partitions stands for the content here
     given = [
-        sent(1, 1, partition_count=5), sent(1, 1, partition_count=5, response_packet=9), sent(1, 1, partition_count=6),
+        sent(1, 1, partition_count=5, connection="broken"), sent(1, 1, partition_count=5, response_packet=9),
+        sent(1, 1, partition_count=6),
         sent(1, 2, partition_count=5), sent(1, 1, partition_count=5, server="other"),
     ]  # fmt: skip
     rows = run("resends", of(spark, given))
     assert columns(rows, "controller_epoch requests unanswered packets") == [(1, 2, 1, [1, 2])]
+
+
+def test_a_request_whose_answer_the_capture_lost_was_not_resent(spark):
+    """A broker answers in order: the second request on the connection has an answer, so the first had one."""
+    given = [sent(1, 1, partition_count=5), sent(1, 1, partition_count=5, response_packet=9)]
+    rows = run("resends", of(spark, given))
+    assert columns(rows, "requests unanswered packets") == [(2, 0, [1, 2])]
 
 
 def test_unanswered(spark):
