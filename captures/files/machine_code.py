@@ -333,6 +333,6 @@ def _write(path: Path, kept: Code) -> None:
         file.write(hashlib.sha256(content).digest() + content)
     Path(file.name).replace(path)
     for other in path.parent.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process renames and removes files here, too
+        with contextlib.suppress(OSError):  # another process renamed or removed it, or it is none of ours
             if time.time() - other.stat().st_mtime > _KEPT_S:
                 other.unlink()

@@ -281,6 +281,16 @@ def test_another_process_writes_there_too(cache, renamed_before, monkeypatch, ca
     assert "cannot be written" not in caplog.text
 
 
+def test_what_is_old_and_cannot_be_removed_stays(cache, caplog):
+    other = cache / "folder"
+    other.mkdir(parents=True)
+    os.utime(other, (0, 0))
+    machine_code._announce_loss.cache_clear()
+    assert Kernel(total)(ROWS[0], 0) == 9
+    assert other.exists()
+    assert "cannot be written" not in caplog.text
+
+
 def test_old_files_are_removed(cache):
     Kernel(total)(ROWS[0], 0)
     (path,) = cache.iterdir()
