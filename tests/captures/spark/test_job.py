@@ -200,7 +200,6 @@ def test_each_file_by_itself_and_one_that_is_empty_stops_no_other(tmp_path):
     for name in ("kafka-3.9.1-zombie", "kafka-2.3.1-tour"):
         (tmp_path / CAPTURES[name].name).symlink_to(CAPTURES[name])
     (tmp_path / "empty.pcap").touch()
-    (tmp_path / "reports").mkdir()
     result = kce("--each", "*.pcap*", "--report", "reports", "--fail-on", "alarm", cwd=tmp_path)
     assert result.returncode == 1
     assert re.findall("^# capture (.*)$", result.stdout, re.MULTILINE) == [
