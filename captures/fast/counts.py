@@ -10,14 +10,18 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.selection import Selection
 from kce.captures.exchanges.summary import Summary
 from kce.captures.fast import body_programs as p
 from kce.captures.fast import frame_kernels as f
 from kce.captures.fast.bulk import Rows
 from kce.captures.fast.messages import BulkDecoder
-from kce.captures.fast.sheets import Sheet, sheets
+from kce.captures.fast.sheets import Sheet, among, sheets
 from kce.wire.registry import CONTROL_REQUESTS
+
+_CONTROL_REQUESTS = among(CONTROL_REQUESTS)
+_VERSION_BITS = 16
 
 
 def count(decoder: BulkDecoder, summary: Summary, wanted: Selection) -> Iterator[None]:
@@ -25,28 +29,32 @@ def count(decoder: BulkDecoder, summary: Summary, wanted: Selection) -> Iterator
     for sheet in sheets(decoder):
         items = sheet.kept(wanted)
         is_plain = _is_plain(sheet, items)
-        for index, item in enumerate(items.tolist()):
-            if summary.is_empty:  # the first message says when it begins
-                is_plain[index] = False
-            elif is_plain[index]:
-                continue
-            message = sheet.message(item)
-            decoder.cluster.observe(message)
-            if message in wanted:
-                summary.count([message])
+        first = 0
+        while summary.is_empty and first < len(items):  # the first message says when it begins
+            _count(decoder, summary, wanted, sheet.message(int(items[first])))
+            first += 1
+        items, is_plain = items[first:], is_plain[first:]
+        for item in items[~is_plain].tolist():
+            _count(decoder, summary, wanted, sheet.message(item))
         _count_rows(sheet, items[is_plain], summary)
         yield
+
+
+def _count(decoder: BulkDecoder, summary: Summary, wanted: Selection, message: Request | Response) -> None:
+    decoder.cluster.observe(message)
+    if message in wanted:
+        summary.count([message])
 
 
 def _is_plain(sheet: Sheet, items: Rows) -> npt.NDArray[np.bool_]:
     """Which of the items are rows of requests that are no controller's, or of responses without an error."""
     requests, responses = sheet.window.requests, sheet.window.responses
-    special = np.concatenate([
-        np.isin(requests[:, f.KEY], list(CONTROL_REQUESTS)),
-        (responses[:, f.NOTED + p.ERROR_CODE] != 0) | (responses[:, f.NOTED + p.PARTITION_ERRORS] != 0),
-    ])  # fmt: skip
     is_plain = items >= 0
-    is_plain[is_plain] = ~special[items[is_plain]]
+    rows = items[is_plain]
+    is_failure = (responses[:, f.NOTED + p.ERROR_CODE] != 0) | (responses[:, f.NOTED + p.PARTITION_ERRORS] != 0)
+    failed = np.concatenate([np.zeros(len(requests), np.bool_), is_failure])[rows]
+    of_controller = _CONTROL_REQUESTS[requests[sheet.asked(rows), f.KEY]]
+    is_plain[is_plain] = ~np.where(rows < len(requests), of_controller, failed)
     return is_plain
 
 
@@ -54,11 +62,12 @@ def _count_rows(sheet: Sheet, rows: Rows, summary: Summary) -> None:
     requests, times = sheet.window.requests, sheet.row_times()
     asks = rows < len(requests)
     asked = sheet.asked(rows)
-    kinds = requests[asked][:, [f.KEY, f.VERSION]]
+    kinds = requests[asked, f.KEY] << _VERSION_BITS | requests[asked, f.VERSION]
     waited_ns = times[rows] - times[asked]
-    for key, version in np.unique(kinds, axis=0).tolist():
-        of_kind = (kinds[:, 0] == key) & (kinds[:, 1] == version)
+    for kind in np.unique(kinds).tolist():
+        of_kind = kinds == kind
         answers = of_kind & ~asks
+        key, version = kind >> _VERSION_BITS, kind & (1 << _VERSION_BITS) - 1
         summary.add(
             key, version, requests=int(np.count_nonzero(of_kind & asks)), responses=int(np.count_nonzero(answers)),
             slowest_ns=int(waited_ns[answers].max(initial=0)), last_ns=int(times[rows][of_kind].max()),

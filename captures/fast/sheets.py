@@ -19,7 +19,7 @@ from kce.captures.files import packet_kernels as k
 from kce.wire.registry import BY_NAME
 
 
-def _among(keys: Iterable[int]) -> npt.NDArray[np.bool_]:
+def among(keys: Iterable[int]) -> npt.NDArray[np.bool_]:
     """Whether an API is one of these, by its key. (``np.isin`` imports much of numpy.)"""
     found = np.zeros(MOST_KEYS, np.bool_)
     found[[key for key in keys if key < MOST_KEYS]] = True
@@ -27,9 +27,9 @@ def _among(keys: Iterable[int]) -> npt.NDArray[np.bool_]:
 
 
 #: requests that teach the cluster names and addresses
-_TEACHING = _among(BY_NAME[name].key for name in ("LeaderAndIsr", "UpdateMetadata"))
+_TEACHING = among(BY_NAME[name].key for name in ("LeaderAndIsr", "UpdateMetadata"))
 
-_DESCRIBED_REQUESTS, _DESCRIBED_RESPONSES = _among(DESCRIBED_REQUESTS), _among(DESCRIBED_RESPONSES)
+_DESCRIBED_REQUESTS, _DESCRIBED_RESPONSES = among(DESCRIBED_REQUESTS), among(DESCRIBED_RESPONSES)
 
 
 def sheets(decoder: BulkDecoder) -> Iterator[Sheet]:
@@ -95,7 +95,7 @@ class Sheet:
         is_wanted = np.array([wanted.is_to(peers.server) for peers in self.window.talks], np.bool_)
         rows_kept = is_wanted[requests[asked, f.TALK]]
         if wanted.api_keys:
-            rows_kept &= _among(wanted.api_keys)[keys]
+            rows_kept &= among(wanted.api_keys)[keys]
         if wanted.since_ns is not None:
             rows_kept &= times >= wanted.since_ns
         if wanted.until_ns is not None:
