@@ -356,7 +356,8 @@ class Connection(Outgoing):
             if not self._owner.channel.try_handle(request):
                 await self._handle(request)
             self._drop_frames()
-            await turns.take(request.drop_message())
+            if request.answered:  # an error response names what the request does
+                await turns.take(request.drop_message())
 
     async def _flush_before_waiting(self) -> None:
         """Write the responses of the batch before the last request waits."""

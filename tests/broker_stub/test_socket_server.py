@@ -561,6 +561,17 @@ async def test_a_long_request_may_be_parked(nursery) -> None:
         assert (await client.receive()).topics == ()
 
 
+async def test_a_long_request_that_is_parked_keeps_what_its_error_response_names(nursery) -> None:  # rule B1.31
+    parked: list[Request] = []
+    async with running_server(ScriptedApis(parked.append)) as server, connect(listener(server)) as client:
+        await client.send(long_metadata(2000))
+        await until(lambda: len(parked) == 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert parked[0].message == long_metadata(2000)
+        parked[0].respond(wire.MetadataResponse())
+        await client.receive()
+
+
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
