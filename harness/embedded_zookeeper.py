@@ -157,8 +157,10 @@ def spawn(
     is_used = os.path.isfile(archived) and not any(option.startswith("-XX:ArchiveClassesAtExit=") for option in java)
     command = [
         java[0], *([f"-XX:SharedArchiveFile={archived}"] * is_used),
-        "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
-        "-Djute.maxbuffer=10000000", *java[1:],
+        # enough for 100,000 topics with the longest of names; only what is used is taken
+        "-Xmx2g", "-XX:+ExitOnOutOfMemoryError",
+        "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData",
+        "-Dzookeeper.preAllocSize=1024", "-Djute.maxbuffer=10000000", *java[1:],
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "-cp", _class_path(jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
     ]  # fmt: skip

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 
 from kce.harness import archive_classes, class_archive
 from kce.harness.embedded_zookeeper import embedded_zookeeper, four_letter_word, free_port
@@ -44,6 +46,29 @@ async def test_the_last_error_of_a_zookeeper_that_does_not_start_is_shown(tmp_pa
     with pytest.raises(HarnessError, match=rf"^ZooKeeper did not start, see {tmp_path}/zookeeper\.log: .*ERROR.*\S$"):
         async with embedded_zookeeper(tmp_path, settings={"tickTime": "soon"}):
             pass
+
+
+@pytest.mark.slow
+async def test_a_zookeeper_without_memory_ends(tmp_path: Path) -> None:
+    """It would answer ever more slowly, and sessions would expire, with nothing that says why."""
+
+    def create(client: KazooClient) -> None:
+        for i in range(100):
+            client.create(f"/{i}", bytes(1_000_000))
+
+    def fill(address: str) -> None:
+        client = KazooClient(address)
+        client.start()
+        try:
+            with pytest.raises((ConnectionLoss, SessionExpiredError)):
+                create(client)
+        finally:
+            client.stop()
+            client.close()
+
+    async with embedded_zookeeper(tmp_path, jvm=["-Xmx24m"]) as address:
+        await trio.to_thread.run_sync(fill, address)
+    assert "Terminating due to java.lang.OutOfMemoryError" in (tmp_path / "zookeeper.log").read_text()
 
 
 async def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
