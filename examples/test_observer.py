@@ -34,21 +34,21 @@ def leaders_seen(recording: Path) -> Leaders:
     return {key: [leader for leader, _ in groupby(v for _, v in sorted(e.items()))] for key, e in by_epoch.items()}
 
 
-async def test_the_observer_sees_every_leader(tmp_path):
+def test_the_observer_sees_every_leader(tmp_path):
     recording = tmp_path / "traffic.pcapng"
     truth: Leaders = {("orders", 0): [1], ("orders", 1): [2]}
-    async with kce.Cluster(3, world=kce.memory(seed=7), record=recording) as cluster:
-        await cluster.create_topic("orders", assignment={0: [1, 2, 3], 1: [2, 3, 1]})
+    with kce.SyncCluster(3, world=kce.memory(seed=7), record=recording) as cluster:
+        cluster.create_topic("orders", assignment={0: [1, 2, 3], 1: [2, 3, 1]})
         for node in (1, 2):
-            await cluster.kill(node)
-            await cluster.expire_session(node)
-            await cluster.wait_until_settled()
-            (topic,) = await cluster.describe_topics(["orders"])
+            cluster.kill(node)
+            cluster.expire_session(node)
+            cluster.wait_until_settled()
+            (topic,) = cluster.describe_topics(["orders"])
             for partition in topic.partitions:
                 leaders = truth["orders", partition.partition]
                 if leaders[-1] != partition.state.leader:
                     leaders.append(partition.state.leader)
-            await cluster.start(node)
-            await cluster.wait_until_settled()
+            cluster.start(node)
+            cluster.wait_until_settled()
     assert leaders_seen(recording) == truth
     assert max(map(len, truth.values())) > 1

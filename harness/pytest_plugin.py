@@ -217,6 +217,8 @@ def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) 
         if option("--kafka-zookeeper") and "zookeeper" not in arguments:
             where = option("--kafka-zookeeper").rstrip("/")
             arguments["zookeeper"] = f"{where}{'' if '/' in where else '/kce'}-{artifacts.folder.name}"
+        if arguments.get("zookeeper") is None:
+            _check_that_zookeeper_runs()
     record = arguments.get("record", True)
     if record is True:
         arguments["record"] = artifacts.recording
@@ -225,6 +227,22 @@ def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) 
     elif record is False:
         del arguments["record"]
     return arguments
+
+
+def _check_that_zookeeper_runs() -> None:
+    """Where something is not installed, each test says so in a line."""
+    from kce.extras import MissingExtra
+    from kce.harness.embedded_zookeeper import spark_jars
+    from kce.java import JavaMissing, find_java
+
+    missing = None
+    try:
+        spark_jars()
+        find_java()
+    except (MissingExtra, JavaMissing) as e:
+        missing = str(e)
+    if missing is not None:  # here, so that pytest shows no exception that this one comes from
+        pytest.fail(missing, pytrace=False)
 
 
 # what is kept of a failed test

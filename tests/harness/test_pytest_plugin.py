@@ -277,3 +277,21 @@ def test_the_plugin_imports_next_to_nothing() -> None:
         [sys.executable, "-c", f"import sys, pytest; {code}"], capture_output=True, text=True, check=True
     )
     assert set(ran.stdout.split()) <= {"kce", "kce.harness", "kce.harness.pytest_plugin"}
+
+
+def test_a_lack_of_java_is_one_line(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same is said where the extra `spark` lacks."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    pytester.makepyfile(
+        """
+        async def test_async(kafka_cluster): ...
+        def test_sync(kafka_cluster): ...
+        def test_shared(kafka_cluster_module): ...
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLAIN)
+    result.assert_outcomes(errors=3)
+    said = [line for line in result.outlines if line.startswith("Java 17 or later is needed and JAVA_HOME is /nowhere")]
+    assert len(said) == 3
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*harness/*.py*")
