@@ -356,8 +356,13 @@ class Connection(Outgoing):
             if not self._owner.channel.try_handle(request):
                 await self._handle(request)
             self._drop_frames()
-            if request.answered:  # an error response names what the request does
+            if request.answered:
                 await turns.take(request.drop_message())
+                return
+        await self._wait_for_responses()  # that of an error names what the request does
+        self._take_responses()
+        await self._flush()
+        await turns.take(request.drop_message())
 
     async def _flush_before_waiting(self) -> None:
         """Write the responses of the batch before the last request waits."""

@@ -570,6 +570,7 @@ async def test_a_long_request_that_is_parked_keeps_what_its_error_response_names
         assert parked[0].message == long_metadata(2000)
         parked[0].respond(wire.MetadataResponse())
         await client.receive()
+        await until(lambda: parked[0].message != long_metadata(2000))  # freed in steps
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

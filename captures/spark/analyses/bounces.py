@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import STALE, as_table, shutdowns, with_shutdowns
+from kce.captures.spark.analyses.common import STALE, as_table, with_shutdowns
 from kce.captures.spark.analyses.running import LAST, TOTAL, with_running
 from kce.captures.spark.analyses.words import MOST, count, incomplete_controls, some
 from kce.captures.tables.rows import FILE, TIME, Column, Table
@@ -46,9 +46,9 @@ def run(of: Frames) -> DataFrame:
     was_addressed = (f.col("broker_id") == f.col("id")) & (f.col("earlier") < f.col("back_time"))
     down = _down_at_first(named, of.states).join(f.broadcast(earlier), was_addressed, "left_anti")
     found = by_epoch.unionByName(by_name).unionByName(down)
-    found = with_shutdowns(found, shutdowns(of.exchanges), since="last_time", until="back_time")
+    found = with_shutdowns(found, of.exchanges, since="last_time", until="back_time")
     # a shutdown that it came back from already did not end its next life
-    before = f.lag("back_time").over(Window.partitionBy("broker_id").orderBy("back_time"))
+    before = f.lag("back_time").over(Window.partitionBy("broker_id").orderBy("last_time"))
     is_later = before.isNull() | (f.col("shutdown_time") > before)
     found = found.withColumn("shutdown_time", f.when(is_later, f.col("shutdown_time")))
     return as_table(TABLE, found).orderBy("back_time", "broker_id")

@@ -80,15 +80,11 @@ def topic_names(partitions: DataFrame) -> DataFrame:
     return partitions.where("topic_id is not null").groupBy("topic_id").agg(f.first("topic").alias("topic_name"))
 
 
-def shutdowns(exchanges: DataFrame) -> DataFrame:
-    """Controlled shutdowns: when (``granted``) and to whom (``sender``)."""
-    return exchanges.where("api = 'ControlledShutdown' and error_code = 0 and sender_broker_id is not null").select(
+def with_shutdowns(brokers: DataFrame, exchanges: DataFrame, *, since: str, until: str) -> DataFrame:
+    """Add ``shutdown_time``: when a broker was last granted a controlled shutdown between these times."""
+    granted = exchanges.where("api = 'ControlledShutdown' and error_code = 0 and sender_broker_id is not null").select(
         f.col("sender_broker_id").alias("sender"), f.col("time").alias("granted")
     )
-
-
-def with_shutdowns(brokers: DataFrame, granted: DataFrame, *, since: str, until: str) -> DataFrame:
-    """Add ``shutdown_time``: when a broker was last granted a controlled shutdown between these times."""
     within = (f.col("granted") >= f.col(since) - f.expr("interval 10 seconds")) & (f.col("granted") <= f.col(until))
     joined = brokers.join(f.broadcast(granted), (f.col("broker_id") == f.col("sender")) & within, "left")
     return joined.groupBy(*brokers.columns).agg(f.max("granted").alias("shutdown_time"))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import as_table, shutdowns, with_shutdowns
+from kce.captures.spark.analyses.common import as_table, with_shutdowns
 from kce.captures.spark.analyses.words import clock, incomplete_controls
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
@@ -27,43 +27,35 @@ TABLE = Table(
     ),
 )
 
-_RECEIVER = ("server", "server_port")
+#: so much later than the first receiver the last one may hear that a broker is gone
+_SPREAD = "interval 500 milliseconds"
 
 
 def run(of: Frames) -> DataFrame:
-    news = of.live_brokers.select(*_RECEIVER, "time", "packet", "file", "controller_epoch", "brokers")
-    named = news.select("*", f.explode("brokers").alias("broker_id"))
-    alive = named.groupBy("broker_id").agg(
+    news = of.live_brokers.select("time", "packet", "file", "controller_epoch", "brokers")
+    alive = news.select("*", f.explode("brokers").alias("broker_id")).groupBy("broker_id").agg(
         f.max("time").alias("last_time"), f.max("controller_epoch").alias("last_epoch")
     )  # fmt: skip
+    is_gone = f.expr("time > last_time and controller_epoch >= last_epoch")
+    was_missing = f.col("time") < f.col("last_time") - f.expr(_SPREAD)
     without = (
-        news.join(f.broadcast(alive), f.expr("time > last_time and controller_epoch >= last_epoch"))
-        .where(~f.array_contains("brokers", f.col("broker_id")))
+        news.join(f.broadcast(alive), f.expr("not array_contains(brokers, broker_id)"))
         .groupBy("broker_id", "last_time")
-        .agg(f.min(f.struct("time", "packet", "file")).alias("first"))
+        .agg(
+            f.min(f.when(is_gone, f.struct("time", "packet", "file"))).alias("first"),
+            f.max(f.when(was_missing, f.col("time"))).alias("missing_time"),
+        )
+        .where("first is not null")
         .select(
-            "broker_id", "last_time", f.col("first.time").alias("gone_time"), f.col("first.file").alias("file"),
-            f.col("first.packet").alias("packet"),
+            "broker_id", "last_time", "missing_time", f.col("first.time").alias("gone_time"),
+            f.col("first.file").alias("file"), f.col("first.packet").alias("packet"),
         )
     )  # fmt: skip
-    granted = _without_return(shutdowns(of.exchanges), news, named)
-    without = with_shutdowns(without, granted, since="last_time", until="gone_time")
+    without = with_shutdowns(without, of.exchanges, since="last_time", until="gone_time")
+    # one that it came back from is not why it left
+    is_latest = f.col("missing_time").isNull() | (f.col("shutdown_time") > f.col("missing_time"))
+    without = without.withColumn("shutdown_time", f.when(is_latest, f.col("shutdown_time")))
     return as_table(TABLE, without).orderBy("gone_time", "broker_id")
-
-
-def _without_return(granted: DataFrame, news: DataFrame, named: DataFrame) -> DataFrame:
-    """The controlled shutdowns after which no receiver was told that the broker was missing, and then that it lives."""
-    last = named.groupBy(*_RECEIVER, f.col("broker_id").alias("sender")).agg(f.max("time").alias("named_time"))
-    returned = (
-        news.join(f.broadcast(granted), f.expr("time > granted and not array_contains(brokers, sender)"))
-        .groupBy(*_RECEIVER, "sender", "granted")
-        .agg(f.min("time").alias("missing_time"))
-        .join(last, [*_RECEIVER, "sender"])
-        .where("named_time > missing_time")
-        .select("sender", "granted")
-        .distinct()
-    )
-    return granted.join(f.broadcast(returned), ["sender", "granted"], "left_anti")
 
 
 def findings(found: Results) -> Iterator[Finding]:

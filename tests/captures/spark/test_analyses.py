@@ -5,7 +5,8 @@ kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.lat
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
 kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
 kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers, kce.captures.spark.analyses.bounces,
-kce.captures.spark.analyses.reassignments, kce.captures.spark.analyses.under_replicated
+kce.captures.spark.analyses.reassignments, kce.captures.spark.analyses.under_replicated,
+kce.captures.spark.analyses.propagation
 """
 
 from __future__ import annotations
