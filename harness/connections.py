@@ -130,7 +130,7 @@ class Link:
 
         Raises wire.LimitExceeded for a length out of bounds, trio.BrokenResourceError.
         """
-        while (ready := self._next_ready()) is None:
+        while (ready := None if self._observed is None else self._next_ready()) is None:
             frame = await self._receive_frame()
             if frame is None:
                 return None

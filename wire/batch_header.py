@@ -140,17 +140,19 @@ def read_header(data: bytes | memoryview, at: int = 0, *, is_stored: bool = Fals
         )  # fmt: skip
     else:
         raise errors.CorruptRecord(f"batch at byte {at}: unknown magic {magic}")
-    if header.size < (MIN_BYTES if is_stored else least):
-        raise errors.CorruptRecord(
-            f"batch at byte {at}: {header.size} bytes are below the minimum of magic {magic}, {least}"
-        )
+    size = OVERHEAD_BYTES + header.length
+    if size < (MIN_BYTES if is_stored else least):
+        raise errors.CorruptRecord(f"batch at byte {at}: {size} bytes are below the minimum of magic {magic}, {least}")
     return header
 
 
 def read_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each complete batch; a partial one at the end is ignored. Raises CorruptRecord."""
     at, end = 0, len(data)
-    while (header := read_header(data, at)) is not None and (next_at := at + header.size) <= end:
+    while at < end and (header := read_header(data, at)) is not None:
+        next_at = at + OVERHEAD_BYTES + header.length
+        if next_at > end:
+            return
         yield at, header
         at = next_at
 

@@ -8,13 +8,20 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kce.wire.codegen import Refuse, read_uvarint, write_uvarint
 from kce.wire.errors import ErrorCode
 from kce.wire.headers import Header
-from kce.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponsePartitionData, FetchTopic, ReplicaState
+from kce.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponseEpochEndOffset,
+    FetchResponsePartitionData,
+    FetchTopic,
+    ReplicaState,
+)
 from kce.wire.payload import Parts, Payload, Stored
 
 #: the versions of requests, and of responses, that have this shape
@@ -127,7 +134,7 @@ def encode_request(
     max_bytes: int,
     session_id: int,
     session_epoch: int,
-    topic_id: UUID,
+    topic_id: bytes,
     asked: Sequence[Asked],
     replica_id: int,
     replica_epoch: int,
@@ -138,7 +145,7 @@ def encode_request(
 ) -> bytes:
     """A follower's request for 1 to `MOST` partitions."""
     before = _BEFORE_ASKED.pack(
-        max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch, _ONE, topic_id.bytes, len(asked) + 1
+        max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch, _ONE, topic_id, len(asked) + 1
     )
     return b"".join(
         (
@@ -187,27 +194,34 @@ def encode_response(correlation_id: int, session_id: int, topic: bytes, found: S
     return Parts(pieces) if is_stored else b"".join(pieces)  # type: ignore[arg-type]  # nothing is stored then
 
 
-def decode_response(frame: bytes, topic_id: UUID) -> tuple[int, list[FetchResponsePartitionData]] | None:
+class Answered(NamedTuple):
+    """What a follower gets of one partition, without an error."""
+
+    partition_index: int
+    high_watermark: int
+    log_start_offset: int
+    records: memoryview
+    error_code: int = ErrorCode.NONE
+    diverging_epoch: FetchResponseEpochEndOffset = FetchResponseEpochEndOffset()
+
+
+Fetched: TypeAlias = FetchResponsePartitionData | Answered
+
+
+def decode_response(frame: bytes, topic_id: bytes) -> tuple[int, list[Answered]] | None:
     """Session id and what a follower gets of that topic; None if the response does not have this shape."""
     try:
         _, tags, throttle_ms, error, session_id, topics, topic, count = _BEFORE_FOUND.unpack_from(frame)
-        if tags or throttle_ms or error or topics != _ONE or topic != topic_id.bytes or not 1 < count <= MOST + 1:
+        if tags or throttle_ms or error or topics != _ONE or topic != topic_id or not 1 < count <= MOST + 1:
             return None
         found, at = [], _BEFORE_FOUND.size
         for _ in range(count - 1):
-            index, code, high_watermark, stable, log_start, aborted, preferred = _FOUND.unpack_from(frame, at)
+            index, code, high_watermark, _, log_start, aborted, _ = _FOUND.unpack_from(frame, at)
             size, at = read_uvarint(frame, at + _FOUND.size)
             end = at + size - 1
             if code or aborted != _NULL or not size or frame[end]:
                 return None
-            records: Any = memoryview(frame)[at:end]
-            found.append(
-                FetchResponsePartitionData(
-                    partition_index=index, error_code=code, high_watermark=high_watermark, last_stable_offset=stable,
-                    log_start_offset=log_start, aborted_transactions=None, preferred_read_replica=preferred,
-                    records=records,
-                )
-            )  # fmt: skip
+            found.append(Answered(index, high_watermark, log_start, memoryview(frame)[at:end]))
             at = end + 1
     except (Refuse, IndexError, struct.error):
         return None

@@ -60,21 +60,18 @@ class Extent(NamedTuple):
 def extent_of(checked: CheckedRecords) -> Extent:
     """Of at least one batch. Raises CorruptMessage if offsets do not ascend."""
     (_, first), *more = checked.batches
-    last = most = first
+    max_timestamp = first.max_timestamp
+    first_offset = last_offset = offset_of_max = first.last_offset
     for _, header in more:
-        if last.last_offset >= header.last_offset:
-            raise CorruptMessage(f"offset {header.last_offset} follows {last.last_offset}")
-        last = header
-        if header.max_timestamp > most.max_timestamp:
-            most = header
-    is_v2 = first.magic == 2
-    return Extent(
-        first.base_offset if is_v2 else first.last_offset,
-        last.last_offset,
-        first.base_offset if is_v2 else last.last_offset - _MAX_INT32,
-        most.max_timestamp,
-        most.last_offset,
-    )
+        before, last_offset = last_offset, header.last_offset
+        if before >= last_offset:
+            raise CorruptMessage(f"offset {last_offset} follows {before}")
+        if header.max_timestamp > max_timestamp:
+            max_timestamp, offset_of_max = header.max_timestamp, last_offset
+    roll_offset = last_offset - _MAX_INT32
+    if first.magic == 2:
+        first_offset = roll_offset = first.base_offset
+    return Extent(first_offset, last_offset, roll_offset, max_timestamp, offset_of_max)
 
 
 class ProducerUpdates:

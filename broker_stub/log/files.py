@@ -305,7 +305,8 @@ class LogFiles:
 
     @property
     def latest_epoch(self) -> int | None:
-        return self.epochs.latest
+        entries = self._known_epochs
+        return entries[-1][0] if entries else None
 
     @property
     def leader_epochs(self) -> Entries:

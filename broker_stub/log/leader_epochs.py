@@ -62,6 +62,9 @@ class LeaderEpochCache:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """An epoch writes from that offset on. The first offset of an epoch stays (rule B5.21)."""
+        entries = self.entries
+        if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:  # as most often
+            return
         if self._assign(epoch, start_offset):
             self._write()
 

@@ -86,7 +86,7 @@ class Log(LogFiles):
             self._set_high_watermark(self.end)
         else:
             self._set_high_watermark(unlocated(max(offset, self.log_start_offset)))
-        return self.high_watermark
+        return self._high_watermark.offset
 
     def maybe_increment_high_watermark(self, new: OffsetMetadata) -> bool:
         """Only forwards, or to a later segment at the same offset. Whether it moved."""
@@ -102,8 +102,8 @@ class Log(LogFiles):
         if new.offset < self._high_watermark.offset:
             log.warning("%s: the high watermark moves back to %d", self, new.offset)
         self._high_watermark = new
-        if self._producers is not None:
-            self._producers.replicated(new.offset)
+        if self._first_unstable is not None:
+            self.producers.replicated(new.offset)
             self._update_first_unstable()
 
     @storage
@@ -192,7 +192,7 @@ class Log(LogFiles):
         header = batch.header
         segments, size, last_offset = self.segments, header.size, header.last_offset
         self._note_epoch(header)
-        segment = self._maybe_roll(size, header.base_offset, last_offset, header.max_timestamp, now_ms)
+        segment = self._maybe_roll(segments.active, size, header.base_offset, last_offset, header.max_timestamp, now_ms)
         updates = None
         if header.producer_id != NO_PRODUCER:
             known = self.producers.producers.get(header.producer_id)
@@ -232,7 +232,9 @@ class Log(LogFiles):
         for _, header in checked.batches:
             self._note_epoch(header)
         now_ms = self.context.now_ms()
-        segment = self._maybe_roll(size, extent.roll_offset, extent.last_offset, extent.max_timestamp, now_ms)
+        segment = self._maybe_roll(
+            segments.active, size, extent.roll_offset, extent.last_offset, extent.max_timestamp, now_ms
+        )
         updates = ProducerUpdates.replicated(self.producers, checked)
         segments.append(
             extent.last_offset, extent.max_timestamp, extent.offset_of_max, (checked.data,),
@@ -248,8 +250,10 @@ class Log(LogFiles):
         elif self.config.record_version == 2:
             self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
-    def _maybe_roll(self, size: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
-        config, active = self.config, self.segments.active
+    def _maybe_roll(
+        self, active: Segment, size: int, first_offset: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> Segment:
+        config = self.config
         if size > config.segment_bytes:
             raise RecordListTooLarge(f"{size} bytes of batches in segments of {config.segment_bytes}")
         if active.should_roll(

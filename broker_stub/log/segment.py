@@ -209,7 +209,9 @@ class Segment:
             return True
         if not self.size:
             return False
-        first = self.first_batch_timestamp()
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_batch_timestamp()
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return (
             waited > segment_ms - self.jitter_ms

@@ -27,7 +27,8 @@ from kce.broker_stub.replication.appending import append_copied
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import LeaderConnection
 from kce.broker_stub.replication.throttle import ReplicationQuota
-from kce.wire import ErrorCode, FetchResponsePartitionData
+from kce.wire import ErrorCode
+from kce.wire.single_fetch import Fetched
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition
 
@@ -100,7 +101,9 @@ class ReplicaFetcher:
         self._port = port
         self._client_id = f"broker-{port.config.broker_id}-fetcher-{fetcher_id}"
         self._connection = LeaderConnection(leader, endpoint, port.dial, port.config, self._client_id)
-        self._changed = trio.Event()
+        #: while it has nothing to do
+        self._changed: trio.Event | None = None
+        self._clock = trio.lowlevel.current_clock().current_time
 
     def __repr__(self) -> str:
         return f"<fetcher of {self.leader}, {len(self.partitions)} partitions>"
@@ -149,13 +152,13 @@ class ReplicaFetcher:
         self._forgotten[partition] = None
 
     def wake(self) -> None:
-        self._changed.set()
+        if self._changed is not None:
+            self._changed.set()
 
     async def run(self) -> None:
         try:
             with self.scope:
                 while True:
-                    self._changed = trio.Event()
                     ready = self._ready()
                     if not ready and not self._is_fetching():
                         await self._wait()
@@ -163,7 +166,11 @@ class ReplicaFetcher:
                     try:
                         if truncating := {tp: state for tp, state in ready.items() if state.is_truncating}:
                             await self._truncate(truncating)
-                            ready = {tp: state for tp, state in ready.items() if not state.is_truncating}
+                            ready = {
+                                tp: state
+                                for tp, state in ready.items()
+                                if not state.is_truncating and self.partitions.get(tp) is state
+                            }
                         await self._fetch(ready)
                     except (OSError, trio.TooSlowError, wire.WireError) as e:
                         log.info("%r: %s", self, e or type(e).__name__)
@@ -181,7 +188,7 @@ class ReplicaFetcher:
 
     def _ready(self) -> dict[TopicPartition, FetchState]:
         """The partitions of which the leader must hear."""
-        now = trio.current_time()
+        now = self._clock()
         if now >= self._next_check:  # the start of a log moves by itself
             self._next_check = now + RECHECK_S
             self._unsent.update(dict.fromkeys(self.partitions))
@@ -204,12 +211,14 @@ class ReplicaFetcher:
 
     async def _wait(self) -> None:
         held = (state.delayed_until for tp, state in self.partitions.items() if not self._port.is_held(tp))
+        self._changed = trio.Event()
         with trio.move_on_at(min(held, default=math.inf)):
             await self._changed.wait()
+        self._changed = None
 
     def _delay(self, partitions: Iterable[TopicPartition]) -> None:
         """Rule B5.17: twice does not extend it."""
-        now = trio.current_time()
+        now = self._clock()
         for partition in partitions:
             state = self.partitions[partition]
             if state.delayed_until <= now:
@@ -275,7 +284,6 @@ class ReplicaFetcher:
                 state.topic_id, state.offset, state.log.log_start_offset, state.leader_epoch, state.last_fetched_epoch
             )
             for partition, state in states.items()
-            if self.partitions.get(partition) is state
         }
         for partition in changed:
             self._unsent.pop(partition, None)
@@ -286,12 +294,16 @@ class ReplicaFetcher:
             return
         answers = await connection.fetch(changed, forgotten, self._port.broker_epoch())
         self.requests += 1
-        await self._with_settings(answers)
+        if self._port.topic_settings.unread:
+            await self._read_settings(answers)
+        sent = connection.sent
         for partition, data in answers.items():
-            if data.records:
-                await self._make_files(partition)
-            state, sent = self.partitions.get(partition), connection.sent.get(partition)
-            if state is None or sent is None or partition in self._forgotten or state.offset != sent.offset:
+            state = self.partitions.get(partition)
+            if state is not None and data.records and not state.log.has_files:
+                await self._make_files(state)
+                state = self.partitions.get(partition)
+            asked = sent.get(partition)
+            if state is None or asked is None or partition in self._forgotten or state.offset != asked.offset:
                 continue  # rule B5.12
             self._unsent[partition] = None
             if data.error_code == ErrorCode.NONE:
@@ -301,23 +313,20 @@ class ReplicaFetcher:
             else:
                 self._refused(partition, state, data.error_code)
 
-    async def _make_files(self, partition: TopicPartition) -> None:
-        """If the log has none yet. Others run after their flushes: a response may begin many logs."""
-        state = self.partitions.get(partition)
-        if state is not None and not state.log.has_files:
-            with suppress(KafkaStorageError):  # the append meets it again
-                state.log.make_files()
-            await trio.lowlevel.checkpoint()
+    async def _make_files(self, state: FetchState) -> None:
+        """Others run after their flushes: a response may begin many logs."""
+        with suppress(KafkaStorageError):  # the append meets it again
+            state.log.make_files()
+        await trio.lowlevel.checkpoint()
 
-    async def _with_settings(self, answers: Mapping[TopicPartition, FetchResponsePartitionData]) -> None:
+    async def _read_settings(self, answers: Mapping[TopicPartition, Fetched]) -> None:
         """Returns when the settings of topics that records are to be written to are known."""
         settings = self._port.topic_settings
-        if settings.unread:
-            topics = {tp.topic for tp, data in answers.items() if data.records and tp.topic in settings.unread}
-            if topics:
-                await settings.read(topics)
+        topics = {tp.topic for tp, data in answers.items() if data.records and tp.topic in settings.unread}
+        if topics:
+            await settings.read(topics)
 
-    def _process(self, partition: TopicPartition, state: FetchState, data: FetchResponsePartitionData) -> None:
+    def _process(self, partition: TopicPartition, state: FetchState, data: Fetched) -> None:
         """Rules B5.13, B5.14."""
         if data.diverging_epoch.epoch >= 0:
             self._truncate_by_epoch(
@@ -328,25 +337,20 @@ class ReplicaFetcher:
         if state.offset != found.log_end_offset:
             raise PartitionFailed(f"the log ends at {found.log_end_offset}, not at {state.offset}")
         if data.records:
-            self._append(state, data)
+            appended = append_copied(found, data.records)
+            if appended.first_offset >= 0:
+                state.offset = appended.last_offset + 1
             self.bytes += len(data.records)
             self._port.fetched(partition, len(data.records))
             if self._port.quota.is_throttled(partition):
                 self._port.quota.record(len(data.records))
         state.lag = max(0, data.high_watermark - state.offset)
         before = found.high_watermark
-        found.set_high_watermark(data.high_watermark)
+        after = found.set_high_watermark(data.high_watermark)
         if data.log_start_offset > found.log_start_offset:
-            found.increment_log_start_offset(min(data.log_start_offset, found.high_watermark))
-        if found.high_watermark != before:
+            found.increment_log_start_offset(min(data.log_start_offset, after))
+        if after != before:
             self._port.high_watermark_moved(partition)
-
-    def _append(self, state: FetchState, data: FetchResponsePartitionData) -> None:
-        """Raises ApiException."""
-        assert data.records is not None
-        appended = append_copied(state.log, data.records)
-        if appended.first_offset >= 0:
-            state.offset = appended.last_offset + 1
 
     async def _out_of_range(self, partition: TopicPartition, state: FetchState) -> None:
         """Rule B5.18. Raises what the connection raises."""

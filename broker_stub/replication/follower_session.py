@@ -88,10 +88,10 @@ class FollowerSession:
         if not 0 < len(listed) <= MOST:
             return None
         first = next(iter(listed))
-        topic_id = listed[first].topic_id
+        ids = (listed[first].topic_id,) * 2  # compared as pairs: an object equals itself without a look at it
         for partition, fetch in listed.items():
             known = sent.get(partition)
-            if known is None or partition.topic != first.topic or not known.topic_id == fetch.topic_id == topic_id:
+            if known is None or partition.topic != first.topic or (known[0], fetch[0]) != ids:
                 return None
         sent.update(listed)
         return listed

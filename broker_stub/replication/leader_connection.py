@@ -19,7 +19,6 @@ from kce.wire import (
     ErrorCode,
     FetchRequest,
     FetchResponse,
-    FetchResponsePartitionData,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -31,7 +30,7 @@ from kce.wire import (
     ReplicaState,
     error_name,
 )
-from kce.wire.single_fetch import REQUESTS, Asked, decode_response, encode_request
+from kce.wire.single_fetch import REQUESTS, Answered, Asked, Fetched, decode_response, encode_request
 from kce.wire.transport import ConnectionLost, Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition, by_topic
 
@@ -114,7 +113,7 @@ class LeaderConnection:
 
     async def fetch(
         self, changed: Mapping[TopicPartition, FollowerFetch], forgotten: Collection[TopicPartition], broker_epoch: int
-    ) -> dict[TopicPartition, FetchResponsePartitionData]:
+    ) -> Mapping[TopicPartition, Fetched]:
         """Fetch the partitions of the session: ``sent``, of which these have changed or are not fetched any more.
 
         Partitions of which the leader has nothing to say are missing from the answer (rule B4.29).
@@ -142,12 +141,12 @@ class LeaderConnection:
 
     async def _fetch_of_a_topic(
         self, listed: Mapping[TopicPartition, FollowerFetch], broker_epoch: int
-    ) -> dict[TopicPartition, FetchResponsePartitionData]:
+    ) -> Mapping[TopicPartition, Fetched]:
         """Fetch in a session in which nothing but ``listed``, of one topic, has changed."""
         config, version = self._config, self._fetch_version
-        topic = next(iter(listed)).topic
-        topic_id = next(iter(listed.values())).topic_id
+        topic, topic_id = next((partition.topic, fetch.topic_id) for partition, fetch in listed.items())
         assert topic_id is not None
+        encoded_id = topic_id.bytes
         asked = [
             Asked(
                 partition.partition, fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch,
@@ -159,14 +158,14 @@ class LeaderConnection:
         def encode(correlation_id: int) -> bytes:
             return encode_request(
                 config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes,
-                config.replica_fetch_response_max_bytes, *self._session.id_and_epoch, topic_id, asked,
+                config.replica_fetch_response_max_bytes, *self._session.id_and_epoch, encoded_id, asked,
                 config.broker_id, broker_epoch, api_version=version, correlation_id=correlation_id,
                 client_id=self._encoded_client_id,
             )  # fmt: skip
 
-        async def ask(client: NodeClient) -> tuple[int, list[FetchResponsePartitionData]] | wire.Message:
+        async def ask(client: NodeClient) -> tuple[int, list[Answered]] | wire.Message:
             frame = await client.exchange(encode)
-            found = decode_response(frame, topic_id)
+            found = decode_response(frame, encoded_id)
             if found is not None:
                 return found
             return wire.decode_response(frame, api_key=FetchRequest.__api_key__, api_version=version)[1]
@@ -178,7 +177,7 @@ class LeaderConnection:
         self._session.answered(session_id)
         return {TopicPartition(topic, data.partition_index): data for data in found}
 
-    async def _answered(self, response: object, version: int) -> dict[TopicPartition, FetchResponsePartitionData]:
+    async def _answered(self, response: object, version: int) -> Mapping[TopicPartition, Fetched]:
         assert isinstance(response, FetchResponse)
         session = self._session
         if response.error_code in _SESSION_ERRORS:  # the next request begins another session

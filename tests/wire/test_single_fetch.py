@@ -10,7 +10,7 @@ import pytest
 
 from kce import wire
 from kce.wire import single_fetch
-from kce.wire.single_fetch import MOST, Asked, Found
+from kce.wire.single_fetch import MOST, Answered, Asked, Found
 
 ID = UUID(int=2**127 + 5)
 ASKED = Asked(3, 8, 2**40, 6, 12, 4_000)
@@ -47,7 +47,7 @@ def messages(frame: bytes) -> tuple[wire.Header, wire.FetchRequest]:
 @pytest.mark.parametrize("count", [1, 2, MOST])
 def test_a_request(version: int, count: int) -> None:
     frame = single_fetch.encode_request(
-        500, 1, 10_000, 44, 7, ID, [ASKED._replace(partition=3 + i) for i in range(count)], 2, 2**35,
+        500, 1, 10_000, 44, 7, ID.bytes, [ASKED._replace(partition=3 + i) for i in range(count)], 2, 2**35,
         api_version=version, correlation_id=9, client_id=b"me",
     )  # fmt: skip
     partitions = tuple(replace(PARTITION, partition=3 + i) for i in range(count))
@@ -120,7 +120,14 @@ def test_a_response(version: int, aborted: tuple[()] | None, records: bytes, cou
     message = response(responses=(wire.FetchableTopicResponse(topic_id=ID, partitions=partitions),))
     assert made == as_bytes(message, version)
     assert isinstance(made, bytes)
-    assert single_fetch.decode_response(made, ID) == ((44, list(partitions)) if aborted is None else None)
+    decoded = single_fetch.decode_response(made, ID.bytes)
+    if aborted is None:
+        assert decoded is not None
+        assert decoded[0] == 44
+        for answered, partition in zip(decoded[1], partitions, strict=True):
+            assert answered._asdict() == {name: getattr(partition, name) for name in Answered._fields}
+    else:
+        assert decoded is None
     assert wire.error_counts(message) == single_fetch.errors_of(count)
 
 
