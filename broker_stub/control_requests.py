@@ -31,11 +31,12 @@ def leader_and_isr_states(
 
 def leader_and_isr_topic_ids(request: LeaderAndIsrRequest) -> dict[str, uuid.UUID]:
     """Topic name -> id, for topics with an id. Raises ValueError for a duplicate topic (rule 13.11)."""
-    names = Counter([topic.topic_name for topic in request.topic_states])
-    if len(names) < len(request.topic_states):
-        duplicate = next(name for name, count in names.items() if count > 1)
+    ids = {topic.topic_name: topic.topic_id for topic in request.topic_states}
+    if len(ids) < len(request.topic_states):
+        counts = Counter([topic.topic_name for topic in request.topic_states])
+        duplicate = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"LeaderAndIsr has topic {duplicate} twice")
-    return {topic.topic_name: topic.topic_id for topic in request.topic_states if topic.topic_id.int}
+    return {name: topic_id for name, topic_id in ids.items() if topic_id.int}
 
 
 def update_metadata_states(

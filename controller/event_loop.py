@@ -47,6 +47,8 @@ class ControllerEventLoop:
         self._queue: collections.deque[tuple[ControllerEvent, float]] = collections.deque()
         self._pending_watches: set[ControllerEvent] = set()
         self._filled = trio.Event()
+        self._clock = trio.lowlevel.current_clock().current_time
+        self._idle_since = self._clock()
         self._closing = False
         self.state = ControllerState.IDLE
 
@@ -66,7 +68,7 @@ class ControllerEventLoop:
             if event in self._pending_watches:
                 return
             self._pending_watches.add(event)
-        self._queue.append((event, trio.current_time()))
+        self._queue.append((event, self._clock()))
         self._filled.set()
 
     def _drain(self) -> None:
@@ -82,31 +84,38 @@ class ControllerEventLoop:
 
     async def run(self) -> None:
         try:
-            while not isinstance(event := await self._next(), ShutdownRequested):
-                await self._run_one(event)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._clear_queue_times)
+                while not isinstance(event := await self._next(), ShutdownRequested):
+                    await self._run_one(event)
+                nursery.cancel_scope.cancel()
         finally:
             self._metrics.remove(_QUEUE_TIME)
             self._metrics.remove(_QUEUE_SIZE)
 
     async def _next(self) -> ControllerEvent:
         while not self._queue:
+            self._idle_since = self._clock()
             self._filled = trio.Event()
-            if self._queue_time.count:
-                with trio.move_on_after(QUEUE_TIME_RESET_SECONDS):
-                    await self._filled.wait()
-                    continue
-                self._queue_time.clear()
-            else:
-                await self._filled.wait()
+            await self._filled.wait()
         event, enqueued_at = self._queue.popleft()
         if dispatch.row(event).coalesces:
             self._pending_watches.discard(event)
-        self._queue_time.update(1000 * (trio.current_time() - enqueued_at))
+        self._queue_time.update(1000 * (self._clock() - enqueued_at))
         return event
+
+    async def _clear_queue_times(self) -> None:
+        """Rule 3.6."""
+        while True:
+            await trio.sleep_until(self._idle_since + QUEUE_TIME_RESET_SECONDS)
+            if self._clock() >= self._idle_since + QUEUE_TIME_RESET_SECONDS:
+                if self.state is ControllerState.IDLE:
+                    self._queue_time.clear()
+                self._idle_since = self._clock()
 
     async def _run_one(self, event: ControllerEvent) -> None:
         self.state = dispatch.row(event).state
-        started_at = trio.current_time()
+        started_at = self._clock()
         try:
             await self._process(event)
         except Exception:
@@ -114,7 +123,7 @@ class ControllerEventLoop:
             self._count_failure(event.name)
         finally:
             if (timer := self._timers.get(self.state)) is not None:
-                timer.update(1000 * (trio.current_time() - started_at))
+                timer.update(1000 * (self._clock() - started_at))
             self.state = ControllerState.IDLE
 
     def _count_failure(self, event: str) -> None:

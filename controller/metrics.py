@@ -12,24 +12,27 @@ from kce.zookeeper.store import SessionState
 
 
 def _replicas_to_delete(context: ControllerContext, wanted: Callable[[ReplicaState], bool]) -> int:
+    if not context.topics_to_delete:
+        return 0
     state = context.replica_states.of
     return sum(wanted(state(r)) for topic in context.topics_to_delete for r in context.replicas_of_topic(topic))
 
 
-#: rules 12.1-12.3: recomputed after each event of an active controller
-SNAPSHOTS: dict[str, Callable[[ControllerContext], int]] = {
-    "OfflinePartitionsCount": lambda c: c.offline_partition_count,
-    "PreferredReplicaImbalanceCount": lambda c: c.preferred_replica_imbalance_count,
-    "GlobalTopicCount": lambda c: len(c.topics),
-    "GlobalPartitionCount": lambda c: len(c.leadership),
-    "TopicsToDeleteCount": lambda c: len(c.topics_to_delete),
-    "ReplicasToDeleteCount": lambda c: _replicas_to_delete(c, lambda s: s is not ReplicaState.DELETION_SUCCESSFUL),
-    "TopicsIneligibleToDeleteCount": lambda c: len(c.topics_ineligible_for_deletion),
-    "ReplicasIneligibleToDeleteCount": lambda c: _replicas_to_delete(
-        c, lambda s: s is ReplicaState.DELETION_INELIGIBLE
-    ),
-    "ActiveBrokerCount": lambda c: len(c.broker_epochs),
-}
+def _counts(c: ControllerContext) -> dict[str, int]:
+    """Rules 12.1 - 12.3."""
+    return {
+        "OfflinePartitionsCount": c.offline_partition_count,
+        "PreferredReplicaImbalanceCount": c.preferred_replica_imbalance_count,
+        "GlobalTopicCount": len(c.topics),
+        "GlobalPartitionCount": len(c.leadership),
+        "TopicsToDeleteCount": len(c.topics_to_delete),
+        "ReplicasToDeleteCount": _replicas_to_delete(c, lambda s: s is not ReplicaState.DELETION_SUCCESSFUL),
+        "TopicsIneligibleToDeleteCount": len(c.topics_ineligible_for_deletion),
+        "ReplicasIneligibleToDeleteCount": _replicas_to_delete(c, lambda s: s is ReplicaState.DELETION_INELIGIBLE),
+        "ActiveBrokerCount": len(c.broker_epochs),
+    }
+
+
 #: ZkMigrationState of a cluster that is not being migrated
 ZK = 4
 
@@ -43,14 +46,15 @@ class KafkaControllerGauges:
         self._metrics = metrics
         self._context = context
         self._is_active = is_active
-        self._snapshot = dict.fromkeys(SNAPSHOTS, 0)
+        self._inactive = dict.fromkeys(_counts(context), 0)
+        self._snapshot = self._inactive
         gauges: dict[str, Callable[[], float]] = {
             "ActiveControllerCount": lambda: int(is_active()),
             "ControllerState": state,
             "FencedBrokerCount": lambda: 0,
             "ZkMigrationState": lambda: ZK,
         }
-        for name in SNAPSHOTS:
+        for name in self._inactive:
             gauges[name] = lambda name=name: self._snapshot[name]  # type: ignore[misc]
         self._names = [MetricName("kafka.controller", "KafkaController", name) for name in gauges]
         for metric_name, read in zip(self._names, gauges.values(), strict=True):
@@ -58,8 +62,7 @@ class KafkaControllerGauges:
 
     def refresh(self) -> None:
         """Recompute the gauges, after each event (rule 12.2)."""
-        active = self._is_active()
-        self._snapshot = {name: count(self._context) if active else 0 for name, count in SNAPSHOTS.items()}
+        self._snapshot = _counts(self._context) if self._is_active() else self._inactive
 
     def remove(self) -> None:
         """Rule 12.4."""

@@ -105,6 +105,16 @@ class _Arrays(dict[bytes, tuple[Any, ...]]):
 
 
 class _DecodeLoops(_Loops):
+    def __init__(self, construct: AsStruct) -> None:
+        super().__init__(construct)
+        #: of each part, whether the count of an array is compact, None if it is none; bytes of it, or of an element
+        self._measures: list[tuple[bool | None, int]] = [
+            (None, part.size)
+            if isinstance(part, Run)
+            else (part[1].count.compact, struct.calcsize(">" + (code_of(part[1].element) or "")))
+            for part in self.parts
+        ]
+
     def __call__(self, frame: bytes, at: int, n: int, elements: list[Any]) -> int:
         """Append elements from ``at`` until there are ``n`` or one has another layout; returns the next position."""
         before, left = at, n - len(elements)
@@ -119,14 +129,13 @@ class _DecodeLoops(_Loops):
 
     def _measure(self, frame: bytes, at: int) -> Layout | None:
         lengths = []
-        for part in self.parts:
-            if isinstance(part, Run):
-                at += part.size
+        for is_compact, size in self._measures:
+            if is_compact is None:
+                at += size
                 continue
-            count, element = part[1].count, part[1].element
             if at >= len(frame):
                 return None
-            if count.compact:
+            if is_compact:
                 n, at = read_uvarint(frame, at)
                 n -= 1
             else:
@@ -135,7 +144,7 @@ class _DecodeLoops(_Loops):
             if not 0 <= n <= MAX_ARRAY_LENGTH:
                 return None
             lengths.append(n)
-            at += n * struct.calcsize(">" + (code_of(element) or ""))
+            at += n * size
         return tuple(lengths)
 
     def _generate(self, layout: Layout) -> DecodeRun:

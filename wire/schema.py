@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar, dataclass_transform
 
@@ -75,14 +76,17 @@ class Struct:
 
     __slots__ = ("_unknown_tagged_fields",)
     __fields__: ClassVar[tuple[Field, ...]] = ()
+    #: of an instance, those of all fields, to be compared
+    __values__: ClassVar[operator.attrgetter[Any]]
 
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        return all(getattr(self, f.name) == getattr(other, f.name) for f in self.__fields__)
+        values = self.__values__
+        return bool(values(self) == values(other))
 
     def __hash__(self) -> int:
-        return hash(tuple(getattr(self, f.name) for f in self.__fields__))
+        return hash(self.__values__(self))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in self.__fields__)
@@ -151,6 +155,7 @@ def struct(cls: type[S]) -> type[S]:
     made = dataclasses.dataclass(slots=True, kw_only=True, init=False, repr=False, eq=False)(cls)
     rows: Any = dataclasses.fields(made)  # type: ignore[arg-type]  # a dataclass only since the line above
     made.__fields__ = tuple(f.metadata["kafka"]._replace(name=f.name) for f in rows)
+    made.__values__ = operator.attrgetter(*([f.name for f in rows] or ["__class__"]))
     made.__new__ = _constructor(made)  # type: ignore[method-assign]
     # not of the base class: twins, which are mutable, have the same
     made.__setattr__ = made.__delattr__ = _refuse_change  # type: ignore[method-assign,assignment]
