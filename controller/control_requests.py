@@ -5,6 +5,7 @@ Versions that group partitions by topic carry them encoded (`encoded_states`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +24,15 @@ from kce.controller.encoded_states import (
 from kce.controller.iteration_order import HashTable, by_topic
 from kce.controller.known_replicas import KnownTopics, LeaderAndIsrState, Rows, is_worth_numpy
 from kce.wire.metadata_version import MetadataVersion
+from kce.wire.registry import UPDATE_METADATA
 from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import BrokerId, Leadership, RegisteredBroker, TopicPartition
 
 #: where a partition does not matter
 _ANY = TopicPartition("", 0)
+#: encoded brokers, of each version
+_BROKERS_REMEMBERED = 1 << 10
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 
@@ -131,8 +135,19 @@ def build_update_metadata(
         controller_epoch=context.epoch,
         ungrouped_partition_states=tuple(flat),
         topic_states=topics,  # type: ignore[arg-type]
-        live_brokers=tuple(update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers),
+        live_brokers=_live_brokers(version, context),  # type: ignore[arg-type]
     )
+
+
+def _live_brokers(version: int, context: ControllerContext) -> wire.Encoded:
+    live = context.live_or_shutting_down_brokers
+    return wire.Encoded(len(live), [_encoded_broker(version, broker) for broker in live])
+
+
+@functools.lru_cache(maxsize=_BROKERS_REMEMBERED)
+def _encoded_broker(version: int, broker: RegisteredBroker) -> bytes:
+    """Raises IllegalState, EncodeError."""
+    return wire.encode_part(update_metadata_broker(version, broker), api_key=UPDATE_METADATA, api_version=version)
 
 
 def _update_metadata_topics(

@@ -21,6 +21,8 @@ from kce.zookeeper.model import LEADER_DURING_DELETE, BrokerId, Leadership, Repl
 encoded_index = struct.Struct(">i").pack
 _INDEX_BYTES = 4
 _REMEMBERED = 1 << 13
+#: topics that several brokers are told of in one step
+_TOPICS_REMEMBERED = 64
 #: of a topic without one
 ZERO = uuid.UUID(int=0)
 
@@ -100,6 +102,7 @@ def _compact_length(elements: int) -> bytes:
     return write_uvarint(elements + 1)
 
 
+@functools.lru_cache(maxsize=_TOPICS_REMEMBERED)
 def leader_and_isr_topic(version: int, topic: str, topic_id: uuid.UUID | None) -> EncodedTopic:
     return EncodedTopic(wire.LeaderAndIsrTopicState, topic, topic_id, LEADER_AND_ISR, version)
 

@@ -176,6 +176,8 @@ def by_topic(
         order, places = placed(topic, [tp[1] for tp, _ in group], table.buckets)
         groups[topic] = [group[i] for i in order]
         first[topic], last[topic], sizes[topic] = places[order[0]], places[order[-1]], len(order)
+    if len(groups) == 1:
+        return groups
     if not java:
         return {topic: groups[topic] for topic in table_order(groups)}
     return {topic: groups[topic] for topic in java_order_of(first, last, sizes)}

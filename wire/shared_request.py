@@ -6,6 +6,7 @@ first fields of the body. The rest, which grows with the cluster, is encoded onc
 
 from __future__ import annotations
 
+import functools
 import struct
 
 from kce.wire import errors
@@ -32,7 +33,8 @@ class SharedRequest:
         whole = encode_request(message, api_version=api_version, correlation_id=0, client_id=client_id)
         known = api(message.__api_key__)
         header = request_header(known, Header(known.key, api_version, correlation_id=0, client_id=client_id))
-        offset = _offset_of_broker_epoch(type(message), api_version, api_version in known.flexible)
+        # mypy takes a class's own __hash__ for that of its instances
+        offset = _offset_of_broker_epoch(type(message), api_version, api_version in known.flexible)  # type: ignore[arg-type]
         self._broker_epoch_at = None if offset is None else len(header) + offset
         cut = len(header) if self._broker_epoch_at is None else self._broker_epoch_at + _BROKER_EPOCH.size
         self._start = whole[:cut]
@@ -54,6 +56,7 @@ class SharedRequest:
         return bytes(start)
 
 
+@functools.cache
 def _offset_of_broker_epoch(cls: type[Message], version: int, flexible: bool) -> int | None:
     """Its offset in the body, or None if the version has no broker epoch."""
     offset = 0

@@ -82,11 +82,14 @@ class RegisteredBroker:
     id: BrokerId
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
-    features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    features: dict[str, tuple[int, int]] = field(default_factory=dict, hash=False)
     controller_only: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        return next((e for e in self.endpoints if e.listener == listener), None)
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
 
 
 @dataclass(frozen=True, slots=True)
