@@ -70,6 +70,11 @@ PRODUCE, FETCH = _produce(), _fetch()
 def ask(connection: socket.socket, request: bytes) -> bytes:
     """The frame that answers ``request``. Raises ConnectionError."""
     connection.sendall(request)
+    return receive(connection)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """The next frame. Raises ConnectionError."""
     (length,) = struct.unpack(">i", _receive(connection, 4))
     return _receive(connection, length)
 

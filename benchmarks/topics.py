@@ -19,15 +19,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from benchmarks.broker_load import ask, receive
 from benchmarks.rows import KAFKA, Row, report
 from kce import Cluster, wire
 from kce.harness.background import BackgroundTasks
@@ -43,6 +45,8 @@ PARTITIONS, GROWN, REPLICAS = 3, 6, 3
 TIMEOUT_MS = 300_000
 #: a poll of thousands of partitions takes CPU from the cluster: at most one part in so many of the time is for polls
 POLL_S, POLL_SHARE = 0.001, 5
+#: the same for one topic, whose answers are small
+POLL_ONE_S = 0.0002
 
 
 class Client:
@@ -85,9 +89,12 @@ class Clients:
     def __init__(self, clients: dict[int, Client]) -> None:
         self._clients = clients
 
-    async def controller(self) -> Client:
+    async def controller_id(self) -> int:
         response = await next(iter(self._clients.values())).ask(wire.MetadataRequest(topics=()), 12)
-        return self._clients[response.controller_id]
+        return int(response.controller_id)
+
+    async def controller(self) -> Client:
+        return self._clients[await self.controller_id()]
 
     async def until(self, holds: Callable[[Any], bool]) -> None:
         """Poll the Metadata of every broker until ``holds`` is true for each."""
@@ -100,23 +107,6 @@ class Clients:
             async with trio.open_nursery() as nursery:
                 for client in self._clients.values():
                     nursery.start_soon(poll, client)
-
-    async def until_created(self, topic: str) -> None:
-        """Poll every broker until it has leaders of this topic: all of them are asked, and then their answers read.
-
-        Tasks of their own, as ``until`` has, would take from the cluster what they take of the processors. An answer
-        of one topic is small: those that have it too late are asked again soon."""
-        named = (wire.MetadataRequestTopic(name=topic),)
-        request = wire.MetadataRequest(topics=named, allow_auto_topic_creation=False)
-        holds, waiting = has_leaders(1, PARTITIONS), list(self._clients.values())
-        with trio.fail_after(TIMEOUT_MS / 1000):
-            while True:
-                for client in waiting:
-                    await client.send(request, 9)
-                waiting = [client for client in waiting if not holds(await client.answer(request, 9))]
-                if not waiting:
-                    return
-                await trio.sleep(POLL_S)
 
 
 def has_leaders(topics: int, partitions: int) -> Callable[[Any], bool]:
@@ -137,15 +127,51 @@ def check(codes: Sequence[int]) -> None:
     assert not failed, failed
 
 
-async def create(client: Client, names: Sequence[str]) -> None:
+def creation(names: Sequence[str]) -> wire.CreateTopicsRequest:
     topics = tuple(
         wire.CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=REPLICAS) for name in names
     )
-    response = await client.ask(wire.CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 7)
-    check([t.error_code for t in response.topics])
+    return wire.CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
 
 
-async def operations(clients: Clients, store: KazooStore, count: int, grown: int, one_by_one: int) -> dict[str, float]:
+def create_one_by_one(addresses: Mapping[int, str], controller: int, names: Sequence[str]) -> float:
+    """Create each topic once every broker has the leaders of the one before; seconds.
+
+    On blocking sockets: a client of tasks would take from the cluster as much of the processors as a broker does. All
+    brokers are asked, and then their answers read; those that have the topic too late are asked again."""
+    holds = has_leaders(1, PARTITIONS)
+    with ExitStack() as stack:
+        connections = {
+            broker: stack.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_MS / 1000))
+            for broker, (host, _, port) in ((broker, address.rpartition(":")) for broker, address in addresses.items())
+        }
+        begin = time.perf_counter()
+        for name in names:
+            answer: Any = decoded(ask(connections[controller], framed(creation([name]), 7)), 19, 7)
+            check([topic.error_code for topic in answer.topics])
+            named = (wire.MetadataRequestTopic(name=name),)
+            poll = framed(wire.MetadataRequest(topics=named, allow_auto_topic_creation=False), 9)
+            waiting = list(connections.values())
+            while waiting:
+                for connection in waiting:
+                    connection.sendall(poll)
+                waiting = [connection for connection in waiting if not holds(decoded(receive(connection), 3, 9))]
+                if waiting:
+                    time.sleep(POLL_ONE_S)
+        return time.perf_counter() - begin
+
+
+def framed(request: wire.Message, version: int) -> bytes:
+    return wire.frame(wire.encode_request(request, api_version=version, correlation_id=1, client_id="benchmark"))
+
+
+def decoded(response: bytes, api_key: int, version: int) -> wire.Message:
+    return wire.decode_response(response, api_key=api_key, api_version=version)[1]
+
+
+async def operations(
+    addresses: Mapping[int, str], clients: Clients, store: KazooStore, count: int, grown: int, one_by_one: int
+) -> dict[str, float]:
     """Run every operation; returns seconds by row."""
     controller = await clients.controller()
     names = [f"topic-{i:05d}" for i in range(count)]
@@ -157,7 +183,8 @@ async def operations(clients: Clients, store: KazooStore, count: int, grown: int
         seconds[row] = time.perf_counter() - begin
 
     async def create_all() -> None:
-        await create(controller, names)
+        response = await controller.ask(creation(names), 7)
+        check([t.error_code for t in response.topics])
         await clients.until(has_leaders(count, count * PARTITIONS))
 
     async def grow() -> None:
@@ -202,11 +229,8 @@ async def operations(clients: Clients, store: KazooStore, count: int, grown: int
     await reassign()
     await timed(f"delete-{count}", lambda: delete(names))
     alone = [f"alone-{i:05d}" for i in range(one_by_one)]
-    begin = time.perf_counter()
-    for name in alone:
-        await create(controller, [name])
-        await clients.until_created(name)
-    seconds["create-one-by-one"] = (time.perf_counter() - begin) / one_by_one
+    in_all = await trio.to_thread.run_sync(create_one_by_one, addresses, await clients.controller_id(), alone)
+    seconds["create-one-by-one"] = in_all / one_by_one
     await delete(alone)
     return seconds
 
@@ -249,8 +273,10 @@ async def measure(start: Any, args: argparse.Namespace) -> dict[str, float]:
                 clients[broker] = Client(await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))))
             both = Clients(clients)
             await both.until(lambda response: len(response.brokers) == len(BROKERS) and response.controller_id > 0)
-            await operations(both, store, args.warm_up, min(args.grown, args.warm_up), min(args.one_by_one, 20))
-            return await operations(both, store, args.topics, args.grown, args.one_by_one)
+            await operations(
+                addresses, both, store, args.warm_up, min(args.grown, args.warm_up), min(args.one_by_one, 20)
+            )
+            return await operations(addresses, both, store, args.topics, args.grown, args.one_by_one)
 
 
 def main() -> None:
