@@ -37,9 +37,14 @@ class ArmedWatches:
     def add(self, kind: Watch, paths: Iterable[str]) -> None:
         self._paths[kind].update(paths)
 
-    def use_up(self, event: WatchType, path: str) -> None:
+    def use_up(self, event: WatchType, path: str) -> bool:
+        """Whether there was such a watch: after a reconnection, the server reports a deletion for each kind."""
+        was_armed = False
         for kind in _USED_UP[event]:
-            self._paths[kind].discard(path)
+            watched = self._paths[kind]
+            was_armed = was_armed or path in watched
+            watched.discard(path)
+        return was_armed
 
     def clear(self) -> None:
         for watched in self._paths.values():

@@ -91,6 +91,11 @@ def whole(chroot: str, path: str) -> str:
     return chroot + path if path != "/" else chroot or path
 
 
+def below(chroot: str, path: str) -> str:
+    """The path without ``chroot``."""
+    return path.removeprefix(chroot) or "/"
+
+
 def error(code: int, path: str) -> StoreError:
     """The exception for ZooKeeper's error ``code``. Raises SessionExpired if the session has ended."""
     if code in _SESSION_ENDED:
@@ -219,6 +224,12 @@ def read_names(buffer: bytes, offset: int) -> list[str]:
     """The answer to GET_CHILDREN, sorted. Raises ValueError, struct.error."""
     (count,) = _INT.unpack_from(buffer, offset)
     return _names(buffer, offset + _INT.size, count)[0]
+
+
+def read_watch(buffer: bytes, offset: int) -> tuple[int, str]:
+    """What a watch reports: the type of its event, and the path. Raises ValueError, struct.error."""
+    (event,) = _INT.unpack_from(buffer, offset)
+    return event, _read_string(buffer, offset + 2 * _INT.size)[0]  # between them the state of the session
 
 
 def read_acls(buffer: bytes, offset: int) -> Acls:

@@ -25,7 +25,7 @@ import kazoo.retry
 import kazoo.version
 import trio
 from kazoo.client import KazooClient
-from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
+from kazoo.protocol.states import KazooState, KeeperState
 
 from kce.zookeeper import store
 from kce.zookeeper.store import (
@@ -57,12 +57,7 @@ CLOSE_TIMEOUT_S = 10.0
 #: the release whose private methods this file and `pipeline` replace; pyproject.toml requires it
 TESTED_KAZOO = "2.11"
 
-_WATCH_TYPES = {
-    EventType.CREATED: WatchType.CREATED,
-    EventType.CHANGED: WatchType.CHANGED,
-    EventType.DELETED: WatchType.DELETED,
-    EventType.CHILD: WatchType.CHILDREN,
-}
+_WATCH_TYPES = {1: WatchType.CREATED, 2: WatchType.DELETED, 3: WatchType.CHANGED, 4: WatchType.CHILDREN}
 
 
 class KazooSession:
@@ -78,7 +73,6 @@ class KazooSession:
         self._armed = ArmedWatches()
         # after a connection loss, the zxid from which the server must report changes; None when all watches are set
         self._armed_until: int | None = None
-        self._last_fired: WatchedEvent | None = None
         self._generation = 0
         self._connected_once = False
         self._lost = False
@@ -127,7 +121,7 @@ class KazooSession:
         made = cls(client, hosts, trio.lowlevel.current_trio_token())
         client.add_listener(made._state_changed)
         made._note_connections()
-        take_over(client)
+        take_over(client, made._fired)
         started = client.start_async()  # not in a thread: whoever is cancelled then finds it started, and stops it
         try:
             await trio.to_thread.run_sync(started.wait, connection_timeout_ms / 1000, abandon_on_cancel=True)
@@ -200,9 +194,6 @@ class KazooSession:
     def _arm(self, kind: Watch, paths: Sequence[str]) -> None:
         """Register watches, on the connection thread, before the next response is read."""
         self._armed.add(kind, paths)
-        watchers = self._client._child_watchers if kind is Watch.CHILD else self._client._data_watchers
-        for path in paths:
-            watchers[jute.whole(self._client.chroot, path)].add(self._fired)
 
     async def _set_watches(self, seen: int, paths: Mapping[Watch, Sequence[str]]) -> None:
         """Watch all paths; watches of changes after zxid ``seen`` fire at once."""
@@ -323,15 +314,12 @@ class KazooSession:
 
     # on kazoo's connection thread
 
-    def _fired(self, event: WatchedEvent) -> None:
-        """The only watcher that kazoo gets, for every path. kazoo calls it twice with one event if data and
-        children of a deleted node were watched."""
-        kind = _WATCH_TYPES.get(event.type)
-        if kind is None or event is self._last_fired:  # None: kazoo drops its watches on a disconnection; see _rearm
-            return
-        self._last_fired = event
-        self._armed.use_up(kind, event.path)
-        in_trio(self._token, self._report_watch, self._generation, WatchEvent(kind, event.path))
+    def _fired(self, frame: bytes, offset: int) -> None:
+        """A watch has fired. Raises ValueError, struct.error."""
+        event, whole_path = jute.read_watch(frame, offset)
+        kind, path = _WATCH_TYPES.get(event), jute.below(self._client.chroot, whole_path)
+        if kind is not None and self._armed.use_up(kind, path):
+            in_trio(self._token, self._report_watch, self._generation, WatchEvent(kind, path))
 
     def _connection_made(self) -> None:
         if self._lost:

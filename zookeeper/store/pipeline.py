@@ -22,6 +22,7 @@ _MOST_AT_ONCE = 64
 #: length, xid, opcode
 _REQUEST_HEAD = struct.Struct(">iii")
 _XID_AND_TYPE_BYTES = 8
+_WATCH_XID = -1
 #: xid, zxid, error
 _REPLY_HEADER = struct.Struct(">iqi")
 
@@ -100,8 +101,11 @@ class Requests:
             self._done()
 
 
-def take_over(client: Any) -> None:
-    """Make the connection thread of this KazooClient, not yet started, send and read Requests."""
+def take_over(client: Any, on_watch: Callable[[bytes, int], None]) -> None:
+    """Make the connection thread of this KazooClient, not yet started, send and read Requests.
+
+    It calls ``on_watch`` with the frame of each watch's event, and the offset behind its header.
+    """
     connection = client._connection
     send_one, read_one = connection._send_request, connection._read_socket
     client.handler.poller.under_way = lambda: len(client._pending)
@@ -133,9 +137,17 @@ def take_over(client: Any) -> None:
             if len(frame) < _REPLY_HEADER.size:
                 raise OSError(errno.EPROTO, f"a response of {len(frame)} bytes")
             xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
+            if xid == _WATCH_XID:
+                try:
+                    on_watch(frame, _REPLY_HEADER.size)
+                except (ValueError, struct.error) as e:
+                    raise OSError(errno.EPROTO, f"an event that cannot be read: {e}") from None
+                if not client._data_watchers and not client._child_watchers:
+                    connected.take_frame()
+                    continue
             pending = client._pending
             requests, _, expected = pending[0] if pending else (None, None, 0)
-            if xid < 0 or not isinstance(requests, Requests):  # a watch, a ping, or kazoo's
+            if xid < 0 or not isinstance(requests, Requests):  # a ping, or kazoo's
                 if (answered := read_one(read_timeout)) is not None:
                     return answered
                 continue

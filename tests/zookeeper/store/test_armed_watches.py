@@ -21,7 +21,8 @@ def test_an_event_uses_up_the_watches_of_its_kind(event: WatchType, left: set[Wa
     armed = ArmedWatches()
     for kind in Watch:
         armed.add(kind, ["/a", "/b"])
-    armed.use_up(event, "/a")
+    assert armed.use_up(event, "/a")
+    assert not armed.use_up(event, "/a")
     parts = {kind: list(paths) for part in armed.parts() for kind, paths in part.items()}
     assert parts == {kind: ["/a", "/b"] if kind in left else ["/b"] for kind in Watch}
 

@@ -197,6 +197,14 @@ def test_the_largest_operation_is_too_large() -> None:
     assert sizes == [2, 8, 4, 302, 4, 0]
 
 
+@pytest.mark.parametrize("chroot", ["", "/root"])
+def test_events_of_watches(chroot: str) -> None:
+    for path in ("/", "/a/é"):
+        whole = jute.whole(chroot, path).encode()
+        assert jute.read_watch(b"header" + struct.pack(">iii", 4, 3, len(whole)) + whole, 6) == (4, whole.decode())
+        assert jute.below(chroot, whole.decode()) == path
+
+
 def test_strings_may_be_empty() -> None:
     assert jute._read_string(b"\0\0\0\0", 0) == ("", 4)
     with pytest.raises(ValueError, match="a string of -1 bytes at offset 0 of 4"):

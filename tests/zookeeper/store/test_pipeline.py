@@ -69,7 +69,14 @@ class Kazoo:
             _send_request=lambda read_timeout, connect_timeout: self.own.append("sent"),
             _read_socket=self._read_own,
         )
-        take_over(self)
+        self.events: list[bytes] = []
+        self._data_watchers: dict[str, Any] = {}
+        self._child_watchers: dict[str, Any] = {}
+        take_over(self, self._watch)
+
+    def _watch(self, frame: bytes, offset: int) -> None:
+        self.events.append(frame[offset:])
+        struct.unpack_from(">i", frame, offset)
 
     def _read_own(self, read_timeout: float) -> str | None:
         self.own.append("read")
@@ -223,6 +230,23 @@ def test_what_cannot_be_read_is_its_answer() -> None:
     kazoo.answer(frame(1))
     assert calls == ["done"]
     assert isinstance(requests.answers[0], ValueError)
+
+
+def test_events_of_watches_come_between_answers() -> None:
+    kazoo = Kazoo()
+    batch = Batch(kazoo, 2)
+    kazoo.send()
+    kazoo.answer(frame(1), frame(-1, body=b"event"), frame(2))
+    assert (batch.done, kazoo.events, kazoo.own) == (1, [b"event"], [])
+    assert kazoo.last_zxid == 7
+    for watchers in (kazoo._data_watchers, kazoo._child_watchers):
+        watchers["/a"] = None
+        kazoo.answer(frame(-1, body=b"event"))
+        watchers.clear()
+    assert (kazoo.events, kazoo.own) == ([b"event"] * 3, ["read"] * 2)
+    with pytest.raises(OSError, match="an event that cannot be read"):
+        kazoo.answer(frame(-1, body=b"cut", zxid=9))
+    assert kazoo.last_zxid == 7  # an event's is none
 
 
 @pytest.mark.parametrize("wrong", [frame(2), b"", frame(1)[:15]])

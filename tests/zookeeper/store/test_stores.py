@@ -7,6 +7,7 @@ kce.zookeeper.store.memory.
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,6 @@ import pytest
 import trio
 import trio.testing
 from kazoo.client import KazooClient
-from kazoo.protocol.states import EventType, WatchedEvent
 
 from kce import wire
 from kce.harness.embedded_zookeeper import TICK_MS, free_port
@@ -51,6 +51,7 @@ from kce.zookeeper.store import (
     WatchType,
     value,
 )
+from kce.zookeeper.store.armed_watches import Watch
 from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.zookeeper.store.picky_proxy import PickyProxy
@@ -481,17 +482,20 @@ async def test_no_server_is_reported_in_one_line() -> None:
         await KazooStore.connect(f"127.0.0.1:{port}", session_timeout_ms=2000, connection_timeout_ms=300)
 
 
-async def test_a_watch_that_fires_before_its_read_is_noted_is_reported_once() -> None:
-    """The answer to a read is noted by whichever thread is first; the event may overtake it."""
-    store = KazooStore(KazooClient(), "nowhere", trio.lowlevel.current_trio_token())
+async def test_a_deletion_that_is_reported_for_each_kind_of_watch_is_one_event() -> None:
+    """As after a reconnection. An event that nobody has asked for is none."""
+    store = KazooStore(KazooClient("host/chroot"), "nowhere", trio.lowlevel.current_trio_token())
     watched = Watched(store)
-    for path in ("/a", "/b"):
-        event = WatchedEvent(EventType.DELETED, "CONNECTED", path)
-        store._fired(event)  # kazoo calls it for the data watch and for the child watch
-        store._fired(event)
-    await watched.until(2)
+    for path in ("/a", "/b", "/"):
+        store._arm(Watch.DATA, [path])
+        store._arm(Watch.CHILD, [path])
+    for path in ("/chroot/a", "/chroot/c", "/chroot/b", "/chroot"):
+        event = struct.pack(">iii", 2, 3, len(path)) + path.encode()
+        store._fired(b"header" + event, 6)
+        store._fired(event, 0)
+    await watched.until(3)
     await trio.testing.wait_all_tasks_blocked()
-    assert watched.events == [WatchEvent(WatchType.DELETED, "/a"), WatchEvent(WatchType.DELETED, "/b")]
+    assert watched.events == [WatchEvent(WatchType.DELETED, path) for path in ("/a", "/b", "/")]
 
 
 @pytest.mark.slow
