@@ -39,10 +39,16 @@ class Topics:
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
-        names = await self._runtime.zk.get_topics()
+        zk = self._runtime.zk
+        expected = _valid(set(zk.written_topics) - self._context.topics)
+        zk.written_topics.clear()
+        self._watch(expected)
+        names, found = await zk.get_topics_and(expected)
         new, deleted = _valid(names - self._context.topics), self._context.topics - names
-        self._watch(new)
-        assignments = await self._without_controllers(await self._runtime.zk.get_topic_assignments(new))
+        if unread := new - found.keys():
+            self._watch(unread)
+            found |= await zk.get_topic_assignments(unread)
+        assignments = await self._without_controllers({topic: found[topic] for topic in sorted(new & found.keys())})
         for topic in deleted:
             self._context.remove_topic(topic)
         created = self.store(await self._with_ids(assignments))

@@ -169,6 +169,7 @@ async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[st
 
     Both are written in one step where nothing is in the way, such as a topic of that name.
     """
+    zk.written_topics.extend(topic.name for topic in topics)
     together = [[_config_creation(topic), _creation(topic)] for topic in topics]
     in_steps = []
     for topic, answer in zip(topics, await zk.store.multi(together), strict=True):

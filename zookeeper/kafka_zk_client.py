@@ -6,10 +6,15 @@ treat them one by one; ControllerMoved and SessionExpired are raised.
 
 from __future__ import annotations
 
+import collections
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import outcome
+import trio
 
 from kce.zookeeper import cluster_nodes
 from kce.zookeeper import znodes as zd
@@ -24,12 +29,13 @@ from kce.zookeeper.model import (
     TopicAssignment,
     TopicPartition,
 )
-from kce.zookeeper.registration import RegistrationClient
+from kce.zookeeper.registration import RegistrationClient, no_uuid
 from kce.zookeeper.store import (
     BadVersion,
     Check,
     Create,
     Delete,
+    MetadataStore,
     MultiFailed,
     NodeData,
     NodeExists,
@@ -45,6 +51,7 @@ log = logging.getLogger(__name__)
 
 #: so many topics are deleted in one step
 _TOPICS_AT_ONCE = 50
+_WRITTEN_REMEMBERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,31 @@ class UpdateResult:
 class KafkaZkClient(RegistrationClient):
     """All typed operations: registrations, topics, partition states, notifications."""
 
+    def __init__(
+        self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = no_uuid
+    ) -> None:
+        super().__init__(store, now_ms=now_ms, new_uuid=new_uuid)
+        #: the last topics that this node has written
+        self.written_topics: collections.deque[str] = collections.deque(maxlen=_WRITTEN_REMEMBERED)
+
     # topics
 
     async def get_topics(self, *, watch: bool = True) -> set[str]:
         return set(await self.get_children(zd.TOPICS, watch=watch))
+
+    async def get_topics_and(self, expected: Collection[str]) -> tuple[set[str], dict[str, TopicAssignment]]:
+        """All topics, and the assignments of those expected that are there, in one round trip."""
+        if not expected:
+            return await self.get_topics(), {}
+        found: list[outcome.Outcome[dict[str, TopicAssignment]]] = []
+
+        async def read() -> None:
+            found.append(await outcome.acapture(self.get_topic_assignments, expected))
+
+        async with trio.open_nursery() as nursery:  # errors leave it as they are, not in a group
+            nursery.start_soon(read)
+            names = await outcome.acapture(self.get_topics)
+        return names.unwrap(), found[0].unwrap()
 
     async def get_topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
         """Assignments by topic. Skips topics without a znode, and logs and skips malformed ones."""

@@ -43,7 +43,7 @@ class BrokerIdInUse(Exception):
     """Another live session has registered the broker id or an endpoint (rules 1.22, 1.24)."""
 
 
-def _no_uuid() -> uuid.UUID:
+def no_uuid() -> uuid.UUID:
     raise IllegalState("this client was made without new_uuid: it creates neither clusters nor topics")
 
 
@@ -51,7 +51,7 @@ class RegistrationClient(ZkClient):
     """``now_ms``: wall-clock time for timestamps in znodes. ``new_uuid`` generates cluster and topic ids."""
 
     def __init__(
-        self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = _no_uuid
+        self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = no_uuid
     ) -> None:
         super().__init__(store)
         self.now_ms = now_ms

@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership, TopicPartition
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership, ReplicaAssignment, TopicPartition
 from kce.zookeeper.registration import BrokerIdInUse
-from kce.zookeeper.store import Check, Create, Delete, Op, OpResult, SetData, StoreError
+from kce.zookeeper.store import Check, Create, Delete, Op, OpResult, SessionExpired, SetData, StoreError
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from tests.controller.support import broker
 from tests.zookeeper.conformance.nodes import Fixture, f
@@ -40,6 +41,37 @@ async def test_a_node_below_a_topic_that_is_being_deleted(f: Fixture) -> None:  
     await f.zk.delete_topic_nodes(["t"], f.fence)
     assert created
     assert await f.zk.store.exists(["/brokers/topics/t"]) == [None]
+
+
+async def test_topics_and_those_expected_are_read_in_one_round_trip(
+    f: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await f.put("/brokers/topics/t", znodes.encode_topic(None, {0: ReplicaAssignment((BrokerId(1),))}))
+    get_children, get_data, asked, errors = (
+        f.zk.store.get_children,
+        f.zk.store.get_data,
+        trio.Event(),
+        list[Exception](),
+    )
+
+    async def children(paths: Sequence[str], **more: Any) -> Any:
+        await asked.wait()
+        return await get_children(paths, **more)
+
+    async def data(paths: Sequence[str], **more: Any) -> Any:
+        asked.set()
+        for error in errors:
+            raise error
+        return await get_data(paths, **more)
+
+    monkeypatch.setattr(f.zk.store, "get_children", children)
+    monkeypatch.setattr(f.zk.store, "get_data", data)
+    with trio.fail_after(5):
+        names, found = await f.zk.get_topics_and(["t", "not there yet"])
+    assert (names, list(found)) == ({"t"}, ["t"])
+    errors.append(SessionExpired("over"))
+    with pytest.raises(SessionExpired, match="over"):  # not in a group
+        await f.zk.get_topics_and(["t"])
 
 
 def calls_of(f: Fixture, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
