@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from kce.broker_stub.control_requests import endpoints_of, update_metadata_states
-from kce.wire import UpdateMetadataBroker, UpdateMetadataPartitionState, UpdateMetadataRequest
+from kce.wire import Encoded, UpdateMetadataBroker, UpdateMetadataPartitionState, UpdateMetadataRequest
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import LEADER_DURING_DELETE, Endpoint, TopicPartition
 
@@ -73,6 +73,10 @@ class MetadataSnapshot:
 CountedPart: TypeAlias = tuple[bytes, Mapping[int, int]]
 
 
+#: the brokers of Metadata responses by version and listener, for as long as the alive ones are the very same object
+EncodedBrokers: TypeAlias = dict[tuple[int, str], tuple[Mapping[int, AliveBroker], Encoded]]
+
+
 class EncodedTopics:
     """Parts of Metadata responses, for as long as the facts that they tell are the very same objects; with each how
     often it has which error code."""
@@ -102,6 +106,7 @@ class MetadataCache:
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.encoded_topics = EncodedTopics()
+        self.encoded_brokers: EncodedBrokers = {}
         self.snapshot = MetadataSnapshot()
         self._live_brokers: tuple[UpdateMetadataBroker, ...] = ()
         # those of the snapshot, which are never changed; the copy of a dict is fast, that of a view is not

@@ -15,7 +15,7 @@ from kce import wire
 from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
-from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.metadata_cache import EncodedBrokers, MetadataSnapshot
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import NO_OPERATIONS, Operation, ResourceType
 from kce.wire import (
@@ -41,6 +41,7 @@ _FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 _FIRST_VERSION_BY_ID: Final = 12
 _FIRST_VERSION_WITH_EXTRA_BYTES: Final = 11  # librdkafka writes 9 and 10 differently, and never uses them here
 _EXTRA_BYTES: Final = 3
+_NO_BROKERS: Final = wire.Encoded(0, ())
 
 
 def respond(message: MetadataRequest, context: RequestContext, services: Services) -> Steps[Answer | Later]:
@@ -67,10 +68,7 @@ def _answer(message: MetadataRequest, context: RequestContext, services: Service
     snapshot = topics.snapshot
     include_operations = message.include_cluster_authorized_operations
     response = MetadataResponse(
-        brokers=tuple(  # those that have the listener of the request (rule B7.7)
-            MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            for broker, endpoint in snapshot.reachable_brokers(context.listener)
-        ),
+        brokers=_brokers(snapshot, context, services.metadata_cache.encoded_brokers),  # type: ignore[arg-type]
         cluster_id=services.cluster_id,
         controller_id=-1 if snapshot.controller_id is None else snapshot.controller_id,
         topics=topics.encoded(),
@@ -79,6 +77,22 @@ def _answer(message: MetadataRequest, context: RequestContext, services: Service
         ),
     )
     return Answer(response, topics.errors)
+
+
+def _brokers(snapshot: MetadataSnapshot, context: RequestContext, known: EncodedBrokers) -> wire.Encoded:
+    """Those that have the listener of the request (rule B7.7), encoded once for as long as they do not change."""
+    key = context.api_version, context.listener
+    alive, encoded = known.get(key, (None, _NO_BROKERS))
+    if alive is not snapshot.alive_brokers:
+        described = [
+            MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for broker, endpoint in snapshot.reachable_brokers(context.listener)
+        ]
+        version = context.api_version
+        pieces = [wire.encode_part(one, api_key=MetadataRequest.__api_key__, api_version=version) for one in described]
+        encoded = wire.Encoded(len(pieces), pieces)
+        known[key] = snapshot.alive_brokers, encoded
+    return encoded
 
 
 class _Topics:
