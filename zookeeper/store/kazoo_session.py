@@ -315,10 +315,10 @@ class KazooSession:
     # on kazoo's connection thread
 
     def _fired(self, frame: bytes, offset: int) -> None:
-        """A watch has fired. Raises ValueError, struct.error."""
+        """A watch has fired; a session that is being closed reports none. Raises ValueError, struct.error."""
         event, whole_path = jute.read_watch(frame, offset)
         kind, path = _WATCH_TYPES.get(event), jute.below(self._client.chroot, whole_path)
-        if kind is not None and self._armed.use_up(kind, path):
+        if kind is not None and self._armed.use_up(kind, path) and not self._client._stopped.is_set():
             in_trio(self._token, self._report_watch, self._generation, WatchEvent(kind, path))
 
     def _connection_made(self) -> None:
