@@ -70,9 +70,10 @@ class ConfigEntry:
     synonyms: tuple[Synonym, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BrokerSettings:
-    """A broker's settings by source: its file, its entry in ZooKeeper, the default entry in ZooKeeper."""
+    """A broker's settings by source: its file, its entry in ZooKeeper, the default entry in ZooKeeper. Changed ones are
+    another object."""
 
     static: Mapping[str, str]
     dynamic: Mapping[str, str] = field(default_factory=dict)

@@ -5,12 +5,14 @@ The response waits until the controller has elected leaders and this broker's me
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from kce.broker_stub.config_entries import ConfigEntry, topic_entries
+from kce import wire
+from kce.broker_stub.config_entries import BrokerSettings, ConfigEntry, topic_entries
 from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, answering_mutations, has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.metadata_cache import MetadataSnapshot
@@ -26,7 +28,10 @@ from kce.wire import (
     ErrorCode,
 )
 
+_FIRST_VERSION_WITH_CONFIGS: Final = 5
 _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 6
+#: those of each node of the process, and some that have been
+_SETTINGS_REMEMBERED: Final = 32
 
 
 async def respond(
@@ -57,7 +62,8 @@ async def respond(
             results[topic.name] = refusal
         else:
             wanted.append(topic if topic.assignments else _resolved(topic, services))
-    results.update(await _create(wanted, services, quota, validate_only=message.validate_only))
+    version = context.api_version
+    results.update(await _create(wanted, services, quota, version=version, validate_only=message.validate_only))
     if not message.validate_only:
         requested = {topic.name: topic for topic in message.topics}
         created = {
@@ -120,7 +126,12 @@ def _refused(topic: CreatableTopic, snapshot: MetadataSnapshot, services: Servic
 
 
 async def _create(
-    topics: Sequence[CreatableTopic], services: Services, quota: MutationQuota, *, validate_only: bool
+    topics: Sequence[CreatableTopic],
+    services: Services,
+    quota: MutationQuota,
+    *,
+    version: int,
+    validate_only: bool,
 ) -> dict[str, CreatableTopicResult]:
     """The results by topic."""
     if not topics:
@@ -135,9 +146,19 @@ async def _create(
         result = results[topic.name]
         if result.error_code == ErrorCode.NONE:
             own = {entry.name: entry.value or "" for entry in topic.configs}
-            entries = topic_entries(own, settings) if own else settings.inherited
-            results[topic.name] = replace(result, configs=_configs(entries), error_message=None)
+            configs: Any = _configs(topic_entries(own, settings)) if own else _inherited_configs(settings, version)
+            results[topic.name] = replace(result, configs=configs, error_message=None)
     return results
+
+
+@functools.lru_cache(maxsize=_SETTINGS_REMEMBERED)
+def _inherited_configs(settings: BrokerSettings, version: int) -> wire.Encoded:
+    """The settings of topics that have none of their own, encoded once."""
+    if version < _FIRST_VERSION_WITH_CONFIGS:
+        return wire.Encoded(0, ())
+    key = CreateTopicsRequest.__api_key__
+    pieces = [wire.encode_part(one, api_key=key, api_version=version) for one in _configs(settings.inherited)]
+    return wire.Encoded(len(pieces), [b"".join(pieces)])
 
 
 def _configs(entries: Iterable[ConfigEntry]) -> tuple[CreatableTopicConfigs, ...]:
