@@ -72,10 +72,12 @@ from kce.broker_stub.reactor import Request
 from kce.broker_stub.reactor.request import RequestQuota
 from kce.wire.long_messages import distinct, joined, parts
 from kce.wire.primitives import UNLIMITED
-from kce.wire.steps import Steps
+from kce.wire.steps import Steps, finish
 
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
 _CORRELATION_ID: Final = struct.Struct(">i")
+#: where it begins in a request, behind its length
+_CLIENT_ID: Final = 10
 
 #: clients repeat short requests, but for the correlation id; that many are remembered with what they mean
 REPEATED_REQUESTS: Final = 1024
@@ -146,6 +148,34 @@ def served_apis(features: FinalizedFeatureCache | None = None) -> ServedApis:
     return ServedApis(tuple(sorted((h.versions for h in HANDLERS), key=lambda entry: entry.api_key)), features)
 
 
+def _as_kafka_reads(
+    frame: bytes, refused: wire.DecodeError, decode: Callable[[bytes], Steps[tuple[wire.Header, wire.Message]]]
+) -> Steps[tuple[wire.Header, wire.Message]]:
+    """A request that is not quite right: Kafka ignores bytes after it, which librdkafka sends, and reads a client id in
+    another encoding than UTF-8 with U+FFFD in it. Raises wire.DecodeError."""
+    if isinstance(refused, wire.TrailingBytes) and isinstance(refused.message, wire.Message):
+        end = len(frame) - len(refused.left_over)
+        return (yield from decode(frame[:end]))
+    end = _CLIENT_ID + int.from_bytes(frame[_CLIENT_ID - 2 : _CLIENT_ID], signed=True)
+    readable = frame[_CLIENT_ID:end].decode(errors="replace").encode()
+    if not isinstance(refused, wire.InvalidValue) or readable == frame[_CLIENT_ID:end] or len(readable) >= 2**15:
+        raise refused
+    head = frame[: _CLIENT_ID - 2] + len(readable).to_bytes(2)
+    again = head + readable + frame[end:]
+    try:
+        return (yield from decode(again))
+    except wire.TrailingBytes as e:
+        return (yield from _as_kafka_reads(again, e, decode))
+
+
+def _whole(
+    decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]], max_elements: int, frame: bytes
+) -> Steps[tuple[wire.Header, wire.Message]]:
+    """Without pauses."""
+    yield from ()
+    return decode(frame, max_elements)
+
+
 class KafkaApis:
     """The APIs of one broker for its reactor; both planes share it."""
 
@@ -185,7 +215,10 @@ class KafkaApis:
 
     def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
         """Decode a frame that ``decode`` found too long, for a served API."""
-        return wire.decode_request_in_steps(frame)
+        try:
+            return (yield from wire.decode_request_in_steps(frame))
+        except wire.DecodeError as e:
+            return (yield from _as_kafka_reads(frame, e, wire.decode_request_in_steps))
 
     def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         decode = self._decoders.get(frame[:4])
@@ -197,7 +230,10 @@ class KafkaApis:
             decode = self._handlers[api_key].decode
             if api_version in self._versions[api_key]:
                 self._decoders[frame[:4]] = decode
-        return decode(frame, max_elements)
+        try:
+            return decode(frame, max_elements)
+        except wire.DecodeError as e:
+            return finish(_as_kafka_reads(frame, e, partial(_whole, decode, max_elements)))
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""

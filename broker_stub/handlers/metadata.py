@@ -29,7 +29,6 @@ from kce.wire import (
     UpdateMetadataPartitionState,
 )
 from kce.wire.control import NO_TOPIC_ID
-from kce.wire.primitives import UNLIMITED
 from kce.wire.registry import METADATA
 from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import NO_LEADER, is_valid_topic_name
@@ -39,8 +38,6 @@ T = TypeVar("T")
 
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 _FIRST_VERSION_BY_ID: Final = 12
-_FIRST_VERSION_WITH_EXTRA_BYTES: Final = 11  # librdkafka writes 9 and 10 differently, and never uses them here
-_EXTRA_BYTES: Final = 3
 _NO_BROKERS: Final = wire.Encoded(0, ())
 
 
@@ -300,24 +297,6 @@ class _Topics:
         return ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def decode(frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
-    """Like ``wire.decode_request``, but accept a bug of librdkafka.
-
-    When it requests all topics in a flexible version, it writes the null array length in four bytes instead of one.
-    Kafka ignores trailing bytes of any request; here three trailing bytes are accepted in this case only.
-    """
-    try:
-        return wire.decode_request(frame, max_elements)
-    except wire.TrailingBytes as e:
-        header = wire.decode_request_header(frame)
-        message = e.message
-        if not isinstance(message, MetadataRequest) or message.topics is not None:
-            raise
-        if len(e.left_over) != _EXTRA_BYTES or header.api_version < _FIRST_VERSION_WITH_EXTRA_BYTES:
-            raise
-        return header, message
-
-
 def error_response(message: MetadataRequest, context: RequestContext, error: ErrorCode) -> MetadataResponse:
     topics = tuple(
         MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
@@ -326,4 +305,4 @@ def error_response(message: MetadataRequest, context: RequestContext, error: Err
     return MetadataResponse(topics=topics)
 
 
-HANDLER: Final = Handler(MetadataRequest, answering_in_steps(respond), error_response, decode)
+HANDLER: Final = Handler(MetadataRequest, answering_in_steps(respond), error_response)

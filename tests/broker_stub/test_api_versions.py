@@ -13,6 +13,7 @@ from kce import wire
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers.kafka_apis import REPEATED_BYTES, REPEATED_REQUESTS, served_apis
 from kce.wire import ErrorCode
+from kce.wire.steps import finish
 from tests.broker_stub.support import Node, answer_of
 
 KAFKA_RANGES = {
@@ -197,3 +198,43 @@ async def test_sasl_after_the_authentication() -> None:  # rule B9.9
     assert await node.ask(wire.SaslAuthenticateRequest(), 2) == wire.SaslAuthenticateResponse(
         error_code=code, error_message="SaslAuthenticate request received after successful authentication"
     )
+
+
+def damaged(client_id: bytes = b"app", rest: bytes = b"", version: int = 12, topics: int = 1) -> bytes:
+    """A Metadata request."""
+    message = wire.MetadataRequest(topics=(wire.MetadataRequestTopic(name="a"),) * topics)
+    frame = wire.encode_request(message, api_version=version, correlation_id=7, client_id="?")
+    return frame[:8] + len(client_id).to_bytes(2) + client_id + frame[11:] + rest
+
+
+@pytest.mark.parametrize("version", [0, 8, 9, 12])
+@pytest.mark.parametrize(
+    ("client_id", "rest", "read"),
+    [
+        (b"app", b"x", "app"),
+        (b"app", bytes(9), "app"),
+        (b"m\xfcller", b"", "m\ufffdller"),  # Latin-1
+        (b"\xfc" * 20_000, b"", None),  # too long once it can be read
+        (b"m\xfcller", b"xyz", "m\ufffdller"),
+        (b"\xed\xa0\x80", b"", "\ufffd\ufffd\ufffd"),
+    ],
+)
+def test_what_kafka_reads_nevertheless(version: int, client_id: bytes, rest: bytes, read: str | None) -> None:
+    """It ignores bytes after a request, and replaces what is no UTF-8 in a client id; nothing else."""
+    apis = Node().apis
+    good = damaged(version=version)
+    for frame, decode in (
+        (damaged(client_id, rest, version), apis.decode),
+        (damaged(client_id, rest, version, topics=1000), lambda frame: finish(apis.decode_in_steps(frame))),
+    ):
+        if read is None:
+            with pytest.raises(wire.DecodeError):
+                decode(frame)
+            continue
+        header, message = decode(frame)
+        assert header == wire.Header(3, version, 7, read)
+        assert isinstance(message, wire.MetadataRequest)
+        assert {topic.name for topic in message.topics or ()} == {"a"}
+    assert apis.decode(good)[0].client_id == "app"
+    with pytest.raises(wire.DecodeError):
+        apis.decode(good[:-1])

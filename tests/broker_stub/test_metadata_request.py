@@ -58,21 +58,6 @@ async def test_librdkafkas_three_extra_bytes_are_accepted(version) -> None:
     assert (header.api_version, header.client_id, message.topics) == (version, "rdkafka", None)
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        ALL_TOPICS_OF_LIBRDKAFKA + b"\0",
-        ALL_TOPICS_OF_LIBRDKAFKA[:-1],
-        wire.encode_request(wire.MetadataRequest(), api_version=12, correlation_id=1, client_id="c") + b"\0\0\0",
-        wire.encode_request(wire.MetadataRequest(topics=None), api_version=8, correlation_id=1, client_id="c")
-        + b"\0" * 3,
-    ],
-)
-def test_other_trailing_bytes_are_refused(frame) -> None:
-    with pytest.raises(wire.DecodeError):
-        Node().apis.decode(frame)
-
-
 @pytest.mark.kafka("MDR-6")
 @pytest.mark.kafka("MDR-15")
 @pytest.mark.parametrize("version", range(1, 13))
