@@ -109,7 +109,7 @@ class BrokerConfig:
     def changed(self, dynamic: Mapping[str, str]) -> BrokerConfig:
         """With other dynamic settings over the properties as given. Raises ConfigError."""
         properties = {**self.originals, **dynamic}
-        Properties(properties).check()
+        Properties(properties).check(suggests=False)  # clients decide how many there are
         return replace(self._of(properties), broker_id=self.broker_id, originals=self.originals, dynamic=dict(dynamic))
 
     @property

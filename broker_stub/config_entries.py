@@ -97,6 +97,11 @@ class BrokerSettings:
         return tuple(topic_entries({}, self))
 
     @cached_property
+    def entries(self) -> tuple[ConfigEntry, ...]:
+        """All settings of the broker."""
+        return tuple(broker_entries(self))
+
+    @cached_property
     def inherited_values(self) -> Mapping[str, str]:
         return {entry.name: entry.value for entry in self.inherited if entry.value is not None}
 

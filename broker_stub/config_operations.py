@@ -20,6 +20,7 @@ from kce.wire.configuration import (
     check_topic_config,
     list_of,
 )
+from kce.wire.steps import STEP_MASK, Steps
 
 _OF_LISTENER: Final = "listener.name."
 _NULL: Final = "Null value not supported for : "
@@ -43,17 +44,23 @@ class Change(NamedTuple):
     value: str | None
 
 
-def check_changes(changes: Sequence[Change]) -> None:
+def check_changes(changes: Sequence[Change]) -> Steps[None]:
     """What is wrong whatever the resource is. Raises InvalidRequest."""
-    if len({change.name for change in changes}) < len(changes):
+    names, nulls = set(), []
+    for i, (name, op, value) in enumerate(changes, 1):
+        names.add(name)
+        if value is None and op != OpType.DELETE:
+            nulls.append(name)
+        if not i & STEP_MASK:
+            yield
+    if len(names) < len(changes):
         raise InvalidRequest("Error due to duplicate config keys")
-    nulls = [change.name for change in changes if change.value is None and change.op != OpType.DELETE]
     if nulls:
         raise InvalidRequest(f"{_NULL}{', '.join(nulls)}")
 
 
-def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
-    """Return the topic's new configuration, to be checked. Raises ApiException."""
+def changed_topic_config(config: Mapping[str, str], changes: Iterable[Change]) -> Steps[dict[str, str]]:
+    """The topic's new configuration, to be checked. Raises ApiException."""
     return _changed(config, changes, TOPIC_CONFIGS.get)
 
 
@@ -66,27 +73,48 @@ def check_topic_values(changed: Mapping[str, str], broker: BrokerSettings) -> No
 
 
 def changed_broker_config(
-    config: Mapping[str, str], changes: Iterable[Change], *, for_all_brokers: bool
-) -> dict[str, str]:
-    """Return the new dynamic configuration of one broker or of all. Raises ApiException.
+    config: Mapping[str, str], changes: Sequence[Change], *, for_all_brokers: bool
+) -> Steps[dict[str, str]]:
+    """The new dynamic configuration of one broker or of all. Raises ApiException.
 
     Each setting may change, and may have its value; `dynamic_config` says whether all of them go together.
     """
-    changes = list(changes)
-    for change in changes:
+    for i, change in enumerate(changes, 1):
         if change.op not in _OPERATIONS:
             raise InvalidRequest(f"Unknown operations type {change.op}")
-    changed = _changed(config, changes, broker_config_def)
-    for name in changed:
+        if not i & STEP_MASK:
+            yield
+    changed = yield from _changed(config, changes, broker_config_def)
+    for i, name in enumerate(changed, 1):
         _check_dynamic(name, for_all_brokers=for_all_brokers)
-    for name in {change.name for change in changes} & changed.keys():
-        known = broker_config_def(name)
-        try:
-            if known is not None:
-                known.parse(changed[name])
-        except ConfigError as e:
-            raise InvalidRequest(e.words) from None  # as Kafka does (KAFKA-13609)
+        if not i & STEP_MASK:
+            yield
+    for i, (name, _, _) in enumerate(changes, 1):
+        if name in changed:
+            _check_value(name, changed[name])
+        if not i & STEP_MASK:
+            yield
     return changed
+
+
+def known_settings(settings: Mapping[str, str]) -> Steps[dict[str, str]]:
+    """Those that Kafka knows: nothing depends on the others, and a client decides how many there are."""
+    known = {}
+    for i, (name, value) in enumerate(settings.items(), 1):
+        if broker_config(name) is not None:
+            known[name] = value
+        if not i & STEP_MASK:
+            yield
+    return known
+
+
+def _check_value(name: str, value: str) -> None:
+    known = broker_config_def(name)
+    try:
+        if known is not None:
+            known.parse(value)
+    except ConfigError as e:
+        raise InvalidRequest(e.words) from None  # as Kafka does (KAFKA-13609)
 
 
 def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
@@ -109,9 +137,9 @@ def _check_dynamic(name: str, *, for_all_brokers: bool) -> None:
 
 def _changed(
     config: Mapping[str, str], changes: Iterable[Change], definition: Callable[[str], ConfigDef | None]
-) -> dict[str, str]:
+) -> Steps[dict[str, str]]:
     changed = dict(config)
-    for name, op, value in changes:
+    for i, (name, op, value) in enumerate(changes, 1):
         if op == OpType.DELETE:
             changed.pop(name, None)
         elif value is None:
@@ -122,6 +150,8 @@ def _changed(
             changed[name] = _changed_list(name, op, value, changed.get(name), definition(name))
         else:
             raise ApiException(f"Unknown operations type {op}")
+        if not i & STEP_MASK:
+            yield
     return changed
 
 
@@ -134,5 +164,7 @@ def _changed_list(name: str, op: int, value: str, now: str | None, known: Config
     entries = list_of(known.default or "" if now is None else now)
     given = list_of(value)
     if op == OpType.APPEND:
-        return ",".join(entries + [one for one in given if one not in entries])
-    return ",".join(one for one in entries if one not in given)
+        present = set(entries)
+        return ",".join(entries + [one for one in given if one not in present])
+    removed = set(given)
+    return ",".join(one for one in entries if one not in removed)

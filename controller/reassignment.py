@@ -92,8 +92,8 @@ class Reassignment:
         accepted: dict[TopicPartition, ReplicaAssignment] = {}
         async for tp, replicas in Paced(targets.items()):
             current = self._context.assignment(tp)
-            target = None if replicas is None else tuple(map(BrokerId, replicas))
-            error = None if target is None else self._validation_error(current, target)
+            error = None if replicas is None else self._validation_error(current, replicas)
+            target = None if replicas is None or error is not None else tuple(map(BrokerId, replicas))
             if error is not None:
                 results[tp] = OperationResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, error)
             elif target is not None and not current.replicas:
@@ -107,10 +107,13 @@ class Reassignment:
         await self._remove_from_znode(lambda tp, _: tp in accepted)
         return results | await self._trigger(accepted)
 
-    def _validation_error(self, current: ReplicaAssignment, target: Sequence[BrokerId]) -> str | None:
-        """Rule 11.26."""
+    def _validation_error(self, current: ReplicaAssignment, target: Sequence[int]) -> str | None:
+        """Rule 11.26. A client decides how long the target is: most of it is never looked at."""
         if not target:
             return "The list of replicas is empty."
+        possible = len(current.origin) + len(self._context.live_broker_ids)
+        if len(target) > possible:
+            return f"{len(target)} replicas, where {possible} brokers are possible."
         if len(set(target)) < len(target):
             return f"Duplicate replicas: {list(target)}."
         if min(target) < 0:

@@ -16,6 +16,8 @@ from kce.zookeeper.model import TopicAssignment
 MAX_PARTITIONS: Final = 46_341
 #: what the replication factor of an answer can hold
 _MAX_REPLICAS: Final = 2**15 - 1
+#: replicas in the text of an error, which an answer must be able to hold
+_SHOWN: Final = 100
 _MAX_BROKER_ID: Final = 2**31 - 1
 _PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
     InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
@@ -76,14 +78,20 @@ def check_topic_name(topic: str) -> None:
         raise AdminError(f"Topic name is invalid: {problem}", ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
+def check_count(topic: str, partitions: int) -> None:
+    """Raises AdminError."""
+    if partitions > MAX_PARTITIONS:
+        problem = f"at most {MAX_PARTITIONS} partitions are possible"
+        raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+
+
 def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
     """Rule 10.5. Raises AdminError."""
+    check_count(topic, len(assignment))
     problem = None
     sizes = {len(replicas) for replicas in assignment.values()}
-    if len(assignment) > MAX_PARTITIONS:
-        problem = f"at most {MAX_PARTITIONS} partitions are possible"
-    elif sorted(assignment) != list(range(len(assignment))) or not assignment:
-        problem = f"partitions must be numbered from 0 without gaps, not {sorted(assignment)}"
+    if (missing := next((p for p in range(len(assignment) or 1) if p not in assignment), None)) is not None:
+        problem = f"partitions must be numbered from 0 without gaps, and there is no {missing}"
     elif len(sizes) > 1 or 0 in sizes:
         problem = "every partition needs the same number of replicas, at least one"
     elif max(sizes) > _MAX_REPLICAS:
@@ -91,9 +99,9 @@ def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> Non
     else:
         for partition, replicas in assignment.items():
             if len(set(replicas)) < len(replicas):
-                problem = f"partition {partition} has duplicate replicas: {list(replicas)}"
+                problem = f"partition {partition} has duplicate replicas: {list(replicas[:_SHOWN])}"
             elif any(replica > _MAX_BROKER_ID for replica in replicas):
-                problem = f"partition {partition} has replicas that are not broker ids: {list(replicas)}"
+                problem = f"partition {partition} has the replica {max(replicas)}, which is no broker id"
     if problem is not None:
         raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 

@@ -19,6 +19,7 @@ from kce.broker_stub.config_operations import (
     changed_topic_config,
     check_changes,
     check_topic_values,
+    known_settings,
 )
 from kce.broker_stub.dynamic_config import DynamicConfig
 from kce.broker_stub.errors import ApiException, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
@@ -94,11 +95,11 @@ async def alter_each(
         resource = Resource(requested.resource_type, requested.resource_name)
         changes = [change async for change in context.paced(changes_of(requested))]
         try:
-            _check(resource, changes, times=counts[resource], replace=replace)
+            await _check(resource, changes, context, times=counts[resource], replace=replace)
             denied = denied_config(resource.type, resource.name, Operation.ALTER_CONFIGS, context, services)
             if denied is None or resource.type == BROKER:  # whose settings Kafka checks before the rights
                 is_final = denied is None and not validate_only
-                await _alter(resource, changes, services, is_final=is_final, replace=replace)
+                await _alter(resource, changes, context, services, is_final=is_final, replace=replace)
             code, text = denied or ErrorCode.NONE, None
         except InvalidConfig as e:
             code, text = e.code, _with_resource(resource, str(e))
@@ -111,7 +112,13 @@ async def alter_each(
 
 
 async def _alter(
-    resource: Resource, changes: Sequence[Change], services: Services, *, is_final: bool, replace: bool
+    resource: Resource,
+    changes: Sequence[Change],
+    context: RequestContext,
+    services: Services,
+    *,
+    is_final: bool,
+    replace: bool,
 ) -> None:
     """Read, change and, if it is final, store, without a version check, like Kafka. Raises ApiException."""
     if resource.type == BROKER_LOGGER:
@@ -122,14 +129,16 @@ async def _alter(
     is_unknown = kind == "topics" and entity not in services.metadata_cache.snapshot.topics
     now = {} if replace or is_unknown else await services.admin.config(kind, entity)
     if kind == "topics":
-        changed = changed_topic_config(now, changes)
+        changed = await context.in_turns(changed_topic_config(now, changes))
         if is_unknown:
             raise UnknownTopicOrPartition(f"The topic '{entity}' does not exist.")
         check_topic_values(changed, services.dynamic_config.by_source)
     else:
         plain = services.dynamic_config.decoded(now)
-        changed = changed_broker_config(plain, changes, for_all_brokers=entity == DEFAULT_ENTITY)
-        _check_all(entity, changed, await broker_settings(services), services.dynamic_config)
+        steps = changed_broker_config(plain, changes, for_all_brokers=entity == DEFAULT_ENTITY)
+        changed = await context.in_turns(steps)
+        known = await context.in_turns(known_settings(changed))
+        _check_all(entity, known, await broker_settings(services), services.dynamic_config)
         if is_final:
             changed = _stored(entity, changed, services.dynamic_config)
     if is_final:
@@ -172,11 +181,13 @@ def _entity(resource: Resource, services: Services) -> tuple[str, str]:
     raise InvalidRequest("AlterConfigs is only supported for topics and brokers, but resource type is CLIENT_METRICS")
 
 
-def _check(resource: Resource, changes: Sequence[Change], *, times: int, replace: bool) -> None:
+async def _check(
+    resource: Resource, changes: Sequence[Change], context: RequestContext, *, times: int, replace: bool
+) -> None:
     """What Kafka checks before the client's rights. Raises InvalidRequest (rule B7.27)."""
     if times > 1:
         raise InvalidRequest("Each resource must appear at most once.")
-    check_changes(changes)
+    await context.in_turns(check_changes(changes))
     if resource.type not in (TOPIC, BROKER, CLIENT_METRICS) and (replace or resource.type != BROKER_LOGGER):
         raise InvalidRequest(f"Unknown resource type {resource.type}")
 

@@ -62,18 +62,16 @@ async def respond(
             results[topic.name] = refusal
         else:
             wanted.append(topic if topic.assignments else _resolved(topic, services))
-    version = context.api_version
-    results.update(await _create(wanted, services, quota, version=version, validate_only=message.validate_only))
+    results.update(await _create(wanted, context, services, quota, validate_only=message.validate_only))
     if not message.validate_only:
-        requested = {topic.name: topic for topic in message.topics}
         created = {
-            name: _partitions(result, requested[name])
-            for name, result in results.items()
-            if result.error_code == ErrorCode.NONE
+            topic.name: _partitions(results[topic.name], topic)
+            async for topic in context.paced(message.topics)
+            if results[topic.name].error_code == ErrorCode.NONE
         }
         await wait_for_leaders(services, message.timeout_ms, created)
         snapshot = services.metadata_cache.snapshot
-        for name, partitions in created.items():
+        async for name, partitions in context.paced(created.items()):
             if message.timeout_ms <= 0 or not has_leaders(snapshot, name, partitions):  # rule 10.8
                 results[name] = _timed_out(results[name])
     # a topic that the request names twice is answered twice
@@ -127,10 +125,10 @@ def _refused(topic: CreatableTopic, snapshot: MetadataSnapshot, services: Servic
 
 async def _create(
     topics: Sequence[CreatableTopic],
+    context: RequestContext,
     services: Services,
     quota: MutationQuota,
     *,
-    version: int,
     validate_only: bool,
 ) -> dict[str, CreatableTopicResult]:
     """The results by topic."""
@@ -142,11 +140,12 @@ async def _create(
     )
     results = {result.name: result for result in created}
     settings = services.dynamic_config.by_source
-    for topic in topics:
+    inherited = _inherited_configs(settings, context.api_version)
+    async for topic in context.paced(topics):
         result = results[topic.name]
         if result.error_code == ErrorCode.NONE:
             own = {entry.name: entry.value or "" for entry in topic.configs}
-            configs: Any = _configs(topic_entries(own, settings)) if own else _inherited_configs(settings, version)
+            configs: Any = _configs(topic_entries(own, settings)) if own else inherited
             results[topic.name] = replace(result, configs=configs, error_message=None)
     return results
 

@@ -12,7 +12,6 @@ from kce.broker_stub.config_entries import (
     BrokerSettings,
     ConfigEntry,
     ConfigSource,
-    broker_entries,
     dynamic_default_entries,
     topic_entries,
 )
@@ -93,12 +92,12 @@ async def _describe(
             return _refusal(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, why)
         if name not in services.metadata_cache.snapshot.topics:
             return _refusal(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-        found = topic_entries(await services.admin.config("topics", name), broker)
+        found: Iterable[ConfigEntry] = topic_entries(await services.admin.config("topics", name), broker)
     elif resource.resource_type == BROKER:
         why = _broker_problem(name, services, " or empty string,") if name else ""
         if why:
             return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
-        found = broker_entries(broker) if name else dynamic_default_entries(broker)
+        found = broker.entries if name else dynamic_default_entries(broker)
     elif resource.resource_type == BROKER_LOGGER:
         why = _broker_problem(name, services, "") if name else "Broker id must not be empty"
         if why:

@@ -77,7 +77,14 @@ def answering_each_later(
     """
 
     async def respond(message: R, context: RequestContext, services: Services) -> wire.Message:
-        found = [element async for element in each(message, context, services) if element is not None]
+        found = []
+        began = trio.current_time()
+        async with aclosing(each(message, context, services)) as elements:
+            async for element in elements:
+                if element is not None:
+                    found.append(element)
+                if context.turns is not None:  # few elements may have much in them
+                    began = await context.turns.pause(began)
         return response(**{arrays.answered: tuple(found)})
 
     async def respond_in_turns(request: Request, message: R, services: Services) -> None:

@@ -22,7 +22,7 @@ from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
 from kce.pauses import Paced
 from kce.wire.long_messages import encoded_in_steps, freed, is_long
-from kce.wire.steps import Steps
+from kce.wire.steps import Steps, finish
 
 T = TypeVar("T")
 
@@ -70,6 +70,10 @@ class RequestContext(NamedTuple):
     def paced(self, items: Iterable[T]) -> Paced[T]:
         """To iterate over very many, in turns with other requests."""
         return Paced(items) if self.turns is None else Paced(items, self.turns.pause)
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """The result of ``steps``, in turns with other requests if they take long."""
+        return finish(steps) if self.turns is None else await self.turns.take(steps)
 
 
 class Requester(Protocol):

@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from kce.pauses import Paced
 from kce.wire import (
     CreatableTopic,
     CreatableTopicResult,
@@ -79,7 +80,7 @@ class ZkAdminManager:
                 if name in metric_names:  # whether it is taken is known when that one is written
                     break
                 topic = rest.popleft()
-                planned, result = self._plan_topic(topic, brokers, taken, None if validate_only else permit)
+                planned, result = await self._plan_topic(topic, brokers, taken, None if validate_only else permit)
                 results.append(result)
                 if planned is not None:
                     metric_names.add(name)
@@ -96,7 +97,7 @@ class ZkAdminManager:
             return await admin.TakenNames.read(self._zk)
         return await admin.TakenNames.for_creation(self._zk, (topic.name for topic in topics))
 
-    def _plan_topic(
+    async def _plan_topic(
         self,
         topic: CreatableTopic,
         brokers: Mapping[int, str | None],
@@ -105,7 +106,7 @@ class ZkAdminManager:
     ) -> tuple[admin.NewTopic | None, CreatableTopicResult]:
         """What to write, and the result once it is written. Without ``permit`` nothing is to be written."""
         try:
-            config, assignment = self._plan(topic, brokers)
+            config, assignment = await self._plan(topic, brokers)
             taken.check(topic.name, assignment)
             _check_config(config, self._inherited())
             result = CreatableTopicResult(
@@ -120,14 +121,19 @@ class ZkAdminManager:
         planned = admin.NewTopic(topic.name, assignment, config, topic_id)
         return planned, result if topic_id is None else replace(result, topic_id=topic_id)
 
-    def _plan(
+    async def _plan(
         self, topic: CreatableTopic, brokers: Mapping[int, str | None]
     ) -> tuple[dict[str, str], Mapping[int, Sequence[int]]]:
         """Configuration and assignment. Raises AdminError."""
-        nulls = sorted(entry.name for entry in topic.configs if entry.value is None)
+        config, nulls = {}, []
+        async for entry in Paced(topic.configs):
+            if entry.value is None:
+                nulls.append(entry.name)
+            else:
+                config[entry.name] = entry.value
         if nulls:
-            raise AdminError(f"topic {topic.name}: {', '.join(nulls)} without a value", ErrorCode.INVALID_CONFIG)
-        config = {entry.name: entry.value for entry in topic.configs if entry.value is not None}
+            names = ", ".join(sorted(nulls))
+            raise AdminError(f"topic {topic.name}: {names} without a value", ErrorCode.INVALID_CONFIG)
         if not topic.assignments:
             controllers = self._controllers()
             usable = {broker: rack for broker, rack in brokers.items() if broker not in controllers}
@@ -139,10 +145,11 @@ class ZkAdminManager:
                 f"topic {topic.name}: give either assignments, or the numbers of partitions and replicas",
                 ErrorCode.INVALID_REQUEST,
             )
+        topic_plans.check_count(topic.name, len(topic.assignments))
         repeated = [p for p, times in Counter(a.partition_index for a in topic.assignments).items() if times > 1]
         if repeated:
             raise AdminError(
-                f"topic {topic.name}: partitions {sorted(repeated)} are assigned twice",
+                f"topic {topic.name}: partition {min(repeated)} is assigned twice",
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             )
         assignment = {a.partition_index: a.broker_ids for a in topic.assignments}

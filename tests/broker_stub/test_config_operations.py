@@ -15,16 +15,17 @@ from kce.broker_stub.config_operations import (
 )
 from kce.broker_stub.errors import ApiException
 from kce.wire import ErrorCode
+from kce.wire.steps import finish
 
 
 def test_append_and_subtract_start_from_the_default() -> None:  # rule B7.28
     def changed(op: OpType, value: str, now: dict[str, str]) -> str:
-        return changed_topic_config(now, [Change("cleanup.policy", op, value)])["cleanup.policy"]
+        return finish(changed_topic_config(now, [Change("cleanup.policy", op, value)]))["cleanup.policy"]
 
     assert changed(OpType.APPEND, "compact", {}) == "delete,compact"
     assert changed(OpType.APPEND, "compact", {"cleanup.policy": "compact"}) == "compact"
     assert changed(OpType.SUBTRACT, "delete", {"cleanup.policy": "compact,delete"}) == "compact"
-    assert changed_topic_config({"retention.ms": "1"}, [Change("retention.ms", OpType.DELETE, None)]) == {}
+    assert finish(changed_topic_config({"retention.ms": "1"}, [Change("retention.ms", OpType.DELETE, None)])) == {}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_append_and_subtract_start_from_the_default() -> None:  # rule B7.28
 )
 def test_invalid_topic_changes_are_refused(changes, code) -> None:  # rules B7.27, B7.28
     with pytest.raises(ApiException) as refused:
-        check_topic_values(changed_topic_config({}, changes), BrokerSettings({}))
+        check_topic_values(finish(changed_topic_config({}, changes)), BrokerSettings({}))
     assert refused.value.code is code
 
 
@@ -54,14 +55,14 @@ def test_invalid_topic_changes_are_refused(changes, code) -> None:  # rules B7.2
 )  # fmt: skip
 def test_changes_that_no_resource_takes(changes, text) -> None:  # rule B7.27
     with pytest.raises(ApiException) as refused:
-        check_changes(changes)
+        finish(check_changes(changes))
     assert (refused.value.code, str(refused.value)) == (ErrorCode.INVALID_REQUEST, text)
 
 
 def test_invalid_broker_changes_are_refused() -> None:  # rules B7.27, B7.29
     def refusal(name: str, value: str, *, for_all_brokers: bool = False) -> str:
         with pytest.raises(ApiException) as refused:
-            changed_broker_config({}, [Change(name, OpType.SET, value)], for_all_brokers=for_all_brokers)
+            finish(changed_broker_config({}, [Change(name, OpType.SET, value)], for_all_brokers=for_all_brokers))
         assert refused.value.code is ErrorCode.INVALID_REQUEST  # KAFKA-13609
         return str(refused.value)
 
@@ -83,7 +84,7 @@ def test_invalid_broker_changes_are_refused() -> None:  # rules B7.27, B7.29
     assert refusal("log.roll.jitter.ms", "-1") == required.format(".jitter.ms", 0)
     assert refusal("log.roll.ms", "x") == "Invalid value x for configuration log.roll.ms: Not a number of type LONG"
     # what is not there afterwards is not looked at
-    assert changed_broker_config({}, [Change("broker.id", OpType.DELETE, None)], for_all_brokers=False) == {}
+    assert finish(changed_broker_config({}, [Change("broker.id", OpType.DELETE, None)], for_all_brokers=False)) == {}
 
 
 def test_what_may_change() -> None:  # rule B7.29
@@ -97,7 +98,7 @@ def test_what_may_change() -> None:  # rule B7.29
     }  # fmt: skip
     for wanted, for_all_brokers in ((for_all, True), (own, False)):
         changes = [Change(name, OpType.SET, value) for name, value in wanted.items()]
-        assert changed_broker_config({}, changes, for_all_brokers=for_all_brokers) == wanted
+        assert finish(changed_broker_config({}, changes, for_all_brokers=for_all_brokers)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_what_may_change() -> None:  # rule B7.29
 )  # fmt: skip
 def test_what_is_refused_is_told_in_kafkas_words(name: str, value: str, text: str) -> None:
     with pytest.raises(ApiException) as refused:
-        check_topic_values(changed_topic_config({}, [Change(name, OpType.SET, value)]), BrokerSettings({}))
+        check_topic_values(finish(changed_topic_config({}, [Change(name, OpType.SET, value)])), BrokerSettings({}))
     assert str(refused.value) == text
 
 

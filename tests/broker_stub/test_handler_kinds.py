@@ -261,9 +261,10 @@ async def test_offsets_of_repeated_partitions_in_a_long_request(counts: list[int
 
 @pytest.mark.parametrize(("count", "is_long"), [(0, False), (128, False), (129, True), (1000, True)])
 async def test_the_elements_of_a_long_answer_that_is_given_later(count: int, is_long: bool) -> None:
-    """A short request is parked. A long one pauses at each element here, and at what is not one."""
+    """A short request is parked. Both pause at each element here, and at what is not one."""
     asked: Any = Asked()
-    asked.context = SimpleNamespace(header=SimpleNamespace(api_key=DescribeGroupsRequest.__api_key__, api_version=5))
+    header = SimpleNamespace(api_key=DescribeGroupsRequest.__api_key__, api_version=5)
+    asked.context = SimpleNamespace(header=header, turns=SimpleNamespace(pause=asked.pause))
     message = DescribeGroupsRequest(groups=tuple(map(str, range(count))))
 
     async def each(
@@ -285,7 +286,7 @@ async def test_the_elements_of_a_long_answer_that_is_given_later(count: int, is_
     encoded = [wire.encode_response(made, api_version=5, correlation_id=1) for made in (answer, whole)]
     assert encoded[0] == encoded[1]
     assert (errors or wire.error_counts(whole)) == wire.error_counts(whole)
-    assert asked.pauses == (count + 1 if is_long else 0)
+    assert asked.pauses == count + 1
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ from kce.broker_stub.quotas.client_quota import Entity
 from kce.broker_stub.reactor.turns import Turns
 from kce.wire import ErrorCode
 from kce.wire.schema import Field, Struct
-from tests.broker_stub.replication.support import RecordNode, a_node
-from tests.broker_stub.support import Captured, answer_of
+from tests.broker_stub.replication.support import a_node
+from tests.broker_stub.support import Captured, Node, answer_of
+from tests.broker_stub.test_admin_handlers import Active, Store
 
 ELEMENTS: Final = 10_000
 #: between two pauses; fewer than if one was made for each element
@@ -131,7 +132,7 @@ def advancing_time() -> Iterator[None]:
         sys.setprofile(None)
 
 
-async def answer_in_turns(node: RecordNode, turns: Turns, message: Any, version: int) -> Captured:
+async def answer_in_turns(node: Node, turns: Turns, message: Any, version: int) -> Captured:
     """As a processor does. What answers may come later, or never."""
     request, captured = node.request(message, version)
     request.context = request.context._replace(turns=turns)
@@ -218,6 +219,67 @@ def test_a_short_fetch_of_a_long_session_is_worked_on_in_steps() -> None:
     with advancing_time():
         trio.run(ask, clock=AdvancingClock())
     assert work.most < CALLS
+
+
+def settings(cls: Any, count: int) -> tuple[Any, ...]:
+    """Of plugins, as far as a broker knows."""
+    return tuple(cls(name=f"k{i}", value="x") for i in range(count))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        wire.AlterConfigsRequest(
+            resources=(
+                wire.AlterConfigsRequestAlterConfigsResource(
+                    resource_type=4,
+                    resource_name="1",
+                    configs=settings(wire.AlterConfigsRequestAlterableConfig, ELEMENTS),
+                ),
+            ),
+            validate_only=True,
+        ),
+        wire.IncrementalAlterConfigsRequest(
+            resources=(
+                wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+                    resource_type=4,
+                    resource_name="",
+                    configs=settings(wire.IncrementalAlterConfigsRequestAlterableConfig, ELEMENTS),
+                ),
+            ),
+            validate_only=True,
+        ),
+        wire.DescribeConfigsRequest(
+            resources=(wire.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None),) * 50,
+            include_synonyms=True,
+        ),
+        wire.CreateTopicsRequest(
+            topics=tuple(
+                wire.CreatableTopic(name=f"n{i}", num_partitions=1, replication_factor=1) for i in range(3000)
+            ),
+            validate_only=True,
+        ),
+    ],
+    ids=lambda asked: type(asked).__name__,
+)
+def test_what_a_store_lets_pass_is_worked_on_in_steps(asked: Any) -> None:
+    work = Work()
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            node = Node(controller=Active(), admin=Store(), nursery=nursery)
+            turns = Turns(0.0005)
+            nursery.start_soon(turns.run)
+            trio.lowlevel.add_instrument(work)
+            captured = await answer_in_turns(node, turns, asked, asked.__versions__.last)
+            trio.lowlevel.remove_instrument(work)
+            answer = answer_of(captured, asked.__api_key__, asked.__versions__.last)
+            assert wire.error_counts(answer).keys() == {ErrorCode.NONE}
+            nursery.cancel_scope.cancel()
+
+    with advancing_time():
+        trio.run(ask, clock=AdvancingClock())
+    assert work.most < 2 * CALLS  # all settings of a broker are as many calls
 
 
 def lai_states(count: int, name: str = "t{}") -> tuple[wire.LeaderAndIsrTopicState, ...]:

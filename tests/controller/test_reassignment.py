@@ -49,6 +49,20 @@ async def reassign(
     return {tp: result.code for tp, result in answer.items()}
 
 
+@pytest.mark.parametrize("target", [(1,) * 20_000, range(-20_000, 0), range(20_000)])
+async def test_a_refusal_of_very_many_replicas_fits_into_the_answer(target: Sequence[int]) -> None:  # rule 11.26
+    async with world(brokers=(1, 2)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2]})
+        answers: list[dict[TopicPartition, OperationResult] | OperationResult] = []
+        requests.alter_partition_reassignments(controller, {TP: target}, answers.append)
+        await w.settle()
+        (answer,) = answers
+        assert isinstance(answer, dict)
+        assert answer[TP].code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert 0 < len(answer[TP].message) < 2**15
+
+
 async def listed(
     w: World, controller: KafkaController, partitions: Sequence[TopicPartition] | None = None
 ) -> dict[TopicPartition, ReplicaAssignment] | OperationResult:

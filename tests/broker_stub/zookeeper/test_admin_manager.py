@@ -235,6 +235,20 @@ async def test_a_replication_factor_that_no_answer_can_hold_is_refused(validate_
     assert await w.zk.get_topics(watch=False) == set()
 
 
+@pytest.mark.parametrize(
+    "assignments",
+    [assigned(*((1,),) * 10_000, first=1), assigned(*((1,),) * 10_000) * 2, assigned((1, 2) * 10_000)],
+    ids=["gap", "twice", "a replica twice"],
+)
+async def test_a_refusal_of_very_many_elements_fits_into_the_answer(
+    assignments: tuple[CreatableReplicaAssignment, ...],
+) -> None:  # rule 10.5
+    w = await World().start()
+    result = await w.create(topic(assignments=assignments))
+    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert 0 < len(result.error_message or "") < 2**15
+
+
 async def test_validate_only_writes_nothing() -> None:  # rule 10.6
     w = await World().start()
     result = await w.create(topic(partitions=2, factor=1), validate_only=True)
