@@ -29,6 +29,7 @@ from kce.wire import (
     MemberIdentity,
     MemberResponse,
 )
+from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -343,26 +344,33 @@ class GroupCoordinator:
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
-    ) -> tuple[ErrorCode, tuple[ListedGroup, ...]]:
+    ) -> Steps[tuple[ErrorCode, tuple[ListedGroup, ...]]]:
         """Rules G7.36, G7.37."""
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
-        wanted_states = set(map(str.lower, states))
-        if types and CLASSIC not in set(map(str.lower, types)):
-            found: Iterable[Group] = ()
-        else:
-            found = self.manager.groups.values()
-        listed = tuple(
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
-            )
-            for group in found
-            if not wanted_states or group.state.value.lower() in wanted_states
-        )
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.manager.is_loading else ErrorCode.NONE, listed
+        wanted = []
+        for names in (states, types):
+            lowered = set()
+            for i, name in enumerate(names, 1):
+                lowered.add(name.lower())
+                if not i & STEP_MASK:
+                    yield
+            wanted.append(lowered)
+        wanted_states, wanted_types = wanted
+        listed = []
+        is_any = not wanted_types or CLASSIC in wanted_types
+        for i, group in enumerate(tuple(self.manager.groups.values()) if is_any else (), 1):
+            if not wanted_states or group.state.value.lower() in wanted_states:
+                entry = ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=CLASSIC,
+                )
+                listed.append(entry)
+            if not i & STEP_MASK:
+                yield
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.manager.is_loading else ErrorCode.NONE, tuple(listed)
 
     def describe(self, group_id: str) -> DescribeGroupsResponseDescribedGroup:
         """Rule G7.34."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Final
 
 from kce.broker_stub import broker_loggers
@@ -61,7 +61,8 @@ async def each(
     for resource in message.resources:
         denied = denied_config(resource.resource_type, resource.resource_name, _DESCRIBE, context, services)
         if denied is None:
-            yield await _describe(resource, message, broker, services)
+            keys = {key async for key in context.paced(resource.configuration_keys or ())}
+            yield await _describe(resource, keys, broker, services, with_synonyms=message.include_synonyms)
         else:
             yield _refusal(resource, denied, denied.name)
 
@@ -81,9 +82,11 @@ def denied_config(
 
 async def _describe(
     resource: DescribeConfigsResource,
-    message: DescribeConfigsRequest,
+    keys: Collection[str],
     broker: BrokerSettings,
     services: Services,
+    *,
+    with_synonyms: bool,
 ) -> DescribeConfigsResult:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
@@ -114,14 +117,13 @@ async def _describe(
     return DescribeConfigsResult(
         resource_type=resource.resource_type,
         resource_name=name,
-        configs=tuple(_results(found, resource, with_synonyms=message.include_synonyms)),
+        configs=tuple(_results(found, keys, with_synonyms=with_synonyms)),
     )
 
 
 def _results(
-    entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, *, with_synonyms: bool
+    entries: Iterable[ConfigEntry], keys: Collection[str], *, with_synonyms: bool
 ) -> Iterable[DescribeConfigsResourceResult]:
-    keys = frozenset(resource.configuration_keys or ())  # may be very many
     for entry in entries:
         if not keys or entry.name in keys:
             yield DescribeConfigsResourceResult(

@@ -14,6 +14,8 @@ from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import ErrorCode, JoinGroupRequest, JoinGroupResponse
 from kce.wire.steps import STEP_MASK, Steps
 
+#: of a member: the group looks at all of them at once, and keeps them
+_MOST_PROTOCOLS: Final = 10_000
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_VERSION_THAT_REPEATS: Final = 4  # with the member id that it was given
 _FIRST_VERSION_WITH_NULL_PROTOCOL: Final = 7
@@ -29,6 +31,9 @@ def handle(request: Request, message: JoinGroupRequest, services: Services) -> A
         request.respond(error_response(message, context, error))
         return None
     services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+    if len(message.protocols) > _MOST_PROTOCOLS:
+        request.respond(error_response(message, context, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return None
 
     def join(protocols: Protocols) -> None:
         asked = Join(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Answer, Handler, Services, answering_in_steps
+from kce.broker_stub.handlers.long_answers import answer_in_steps
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -13,27 +14,30 @@ from kce.wire import (
     ListTransactionsResponse,
     ListTransactionsResponseTransactionState,
 )
+from kce.wire.steps import STEP_MASK, Steps
 
 
-def respond(message: ListTransactionsRequest, context: RequestContext, services: Services) -> ListTransactionsResponse:
-    listed = services.transactions.list_transactions(
+def respond(message: ListTransactionsRequest, context: RequestContext, services: Services) -> Steps[Answer]:
+    listed = yield from services.transactions.list_transactions(
         message.state_filters, message.producer_id_filters, message.duration_filter
     )
-    return ListTransactionsResponse(
-        error_code=listed.error,
-        unknown_state_filters=listed.unknown_states,
-        transaction_states=tuple(
-            ListTransactionsResponseTransactionState(
+    found = []
+    for i, metadata in enumerate(listed.found, 1):
+        if services.authorization.allows(
+            context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, metadata.transactional_id
+        ):
+            entry = ListTransactionsResponseTransactionState(
                 transactional_id=metadata.transactional_id,
                 producer_id=metadata.values.producer_id,
                 transaction_state=metadata.values.state.label,
             )
-            for metadata in listed.found
-            if services.authorization.allows(
-                context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, metadata.transactional_id
-            )
-        ),
+            found.append(entry)
+        if not i & STEP_MASK:
+            yield
+    response = ListTransactionsResponse(
+        error_code=listed.error, unknown_state_filters=listed.unknown_states, transaction_states=tuple(found)
     )
+    return (yield from answer_in_steps(response, context))
 
 
 def error_response(
@@ -42,4 +46,4 @@ def error_response(
     return ListTransactionsResponse(error_code=error)
 
 
-HANDLER: Final = Handler(ListTransactionsRequest, answering(respond), error_response)
+HANDLER: Final = Handler(ListTransactionsRequest, answering_in_steps(respond), error_response)

@@ -24,6 +24,7 @@ from kce.broker_stub.transactions.metadata import (
     Values,
 )
 from kce.wire import ErrorCode
+from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -266,24 +267,36 @@ class TransactionCoordinator:
 
     def list_transactions(
         self, states: Collection[str] = (), producer_ids: Collection[int] = (), longer_than_ms: int = NONE
-    ) -> Listed:
+    ) -> Steps[Listed]:
         """Rules T11.3 to T11.5."""
         if not self.is_active:
             return Listed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self.manager.is_loading:
             return Listed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        unknown = dict.fromkeys(states)
-        wanted = {state for name, state in _STATES.items() if unknown.pop(name, state) is None}
-        producers = set(producer_ids)
+        wanted, unknown, producers = set(), dict[str, None](), set()
+        for i, name in enumerate(states, 1):
+            if name in _STATES:
+                wanted.add(_STATES[name])
+            else:
+                unknown[name] = None
+            if not i & STEP_MASK:
+                yield
+        for i, producer_id in enumerate(producer_ids, 1):
+            producers.add(producer_id)
+            if not i & STEP_MASK:
+                yield
         now = self.manager.now_ms()
-        found = tuple(
-            metadata
-            for metadata in self.manager.all_ids()
-            if (not states or metadata.values.state in wanted)
-            and (not producers or metadata.values.producer_id in producers)
-            and (longer_than_ms < 0 or now - metadata.values.start_ms > longer_than_ms)
-        )
-        return Listed(ErrorCode.NONE, tuple(unknown), found)
+        found = []
+        for i, metadata in enumerate(tuple(self.manager.all_ids()), 1):
+            if (
+                (not states or metadata.values.state in wanted)
+                and (not producers or metadata.values.producer_id in producers)
+                and (longer_than_ms < 0 or now - metadata.values.start_ms > longer_than_ms)
+            ):
+                found.append(metadata)
+            if not i & STEP_MASK:
+                yield
+        return Listed(ErrorCode.NONE, tuple(unknown), tuple(found))
 
 
 def _check_not_ending(metadata: TransactionMetadata, *, or_pending: bool) -> None:

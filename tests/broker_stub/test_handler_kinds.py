@@ -454,7 +454,7 @@ async def test_very_many_offsets_are_fetched_in_steps(
 
 
 async def test_very_many_keys_of_settings_are_looked_up() -> None:
-    """They are not searched for each setting, of which a broker has three hundred."""
+    """They are not searched for each setting, of which a broker has three hundred, and are read in turns."""
 
     class Keys(tuple[str, ...]):
         def __contains__(self, key: object) -> bool:
@@ -467,7 +467,7 @@ async def test_very_many_keys_of_settings_are_looked_up() -> None:
     services: Any = SimpleNamespace(
         authorization=NO_AUTHORIZATION, admin=NoStore(), config=SimpleNamespace(broker_id=1, originals={})
     )
-    context: Any = "context"
+    context: Any = SimpleNamespace(paced=Paced)
     (result,) = [result async for result in describe_configs.each(message, context, services) if result is not None]
     assert {entry.name for entry in result.configs} == {"num.io.threads", "log.retention.ms"}
 

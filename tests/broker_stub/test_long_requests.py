@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -173,13 +174,16 @@ def test_a_long_request_is_worked_on_in_steps(handler: Handler[Any], version: in
 
 def test_very_many_protocols_of_a_member_are_read_in_steps() -> None:
     work = Work()
-    protocols = tuple(wire.JoinGroupRequestProtocol(name=f"p{i}", metadata=b"") for i in range(3 * ELEMENTS))
+    protocols = tuple(wire.JoinGroupRequestProtocol(name=f"p{i}", metadata=b"") for i in range(ELEMENTS))
     asked = wire.JoinGroupRequest(group_id="g", protocol_type="consumer", protocols=protocols)
+    too_many = replace(asked, protocols=protocols * 2)
 
     async def ask() -> None:
         async with a_node() as node, trio.open_nursery() as nursery:
             turns = Turns(0.0005)
             nursery.start_soon(turns.run)
+            refused = await answer_in_turns(node, turns, too_many, 3)
+            assert answer_of(refused, 11, 3).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             trio.lowlevel.add_instrument(work)
             await answer_in_turns(node, turns, asked, 9)
             trio.lowlevel.remove_instrument(work)

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from kce.broker_stub.groups.group import Group, GroupState
 from kce.broker_stub.groups.member import Client, Member
 from kce.wire import ErrorCode
+from kce.wire.steps import finish
 from tests.broker_stub.groups.support import (
     CONSUMER,
     DELAY_MS,
@@ -48,7 +49,7 @@ async def test_request_handling_while_loading_in_progress(mock_clock: MockClock)
     assert host.commit({A: 0}, "memberId", 1) == {A: loading}
     assert host.heartbeat("memberId", 1) == ErrorCode.NONE
     assert host.coordinator.describe(GROUP).error_code == loading
-    assert host.coordinator.list_groups()[0] == loading
+    assert finish(host.coordinator.list_groups())[0] == loading
     assert host.coordinator.delete([GROUP]) == {GROUP: loading}
     # other groups are served
     assert host.coordinator.describe(other).error_code == ErrorCode.NONE

@@ -15,6 +15,7 @@ from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode
 from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
+from kce.wire.steps import finish
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.conformance.test_group_coordinator_join import dead_group, two_joined
 from tests.broker_stub.groups.support import CONSUMER, DELAY_MS, GROUP, RANGE, TIMEOUT_MS, A, Host
@@ -303,7 +304,7 @@ async def test_partitions_of_deleted_topics_are_forgotten(mock_clock: MockClock)
 
 
 def listed(host: Host, *states: str, types: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
-    error, groups = host.coordinator.list_groups(states, types)
+    error, groups = finish(host.coordinator.list_groups(states, types))
     assert error == NONE
     return [(group.group_id, group.protocol_type, group.group_state, group.group_type) for group in groups]
 
@@ -358,7 +359,7 @@ async def test_a_stopped_coordinator(mock_clock: MockClock) -> None:  # rules G1
     host = Host(mock_clock)
     joined = host.stable()
     host.coordinator.is_active = False
-    assert host.coordinator.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
+    assert finish(host.coordinator.list_groups()) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
     assert host.heartbeat(joined.member_id, 1) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

@@ -18,6 +18,7 @@ from kce.broker_stub.reactor import RequestMetrics
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.broker_stub.transactions.metadata import TransactionState
 from kce.wire import ErrorCode
+from kce.wire.steps import Steps
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.test_authorization import MARKERS, Guarded, Need, codes
 
@@ -123,7 +124,8 @@ def with_transactions(node: Guarded, known: dict[str, SimpleNamespace]) -> None:
     """The coordinator has these."""
     metadata = {name: SimpleNamespace(transactional_id=name, values=of) for name, of in known.items()}
 
-    def listed(*filters: Any) -> SimpleNamespace:
+    def listed(*filters: Any) -> Steps[SimpleNamespace]:
+        yield
         return SimpleNamespace(error=ErrorCode.NONE, unknown_states=(), found=list(metadata.values()))
 
     coordinator: Any = SimpleNamespace(describe=metadata.__getitem__, list_transactions=listed)
@@ -170,7 +172,12 @@ async def test_list_transactions_authorization(node: Guarded) -> None:
 async def test_list_groups_lists_those_that_may_be_described(node: Guarded) -> None:
     """With Describe on the cluster all of them."""
     groups = tuple(wire.ListedGroup(group_id=name) for name in ("g", "other"))
-    coordinator: Any = SimpleNamespace(list_groups=lambda *filters: (ErrorCode.NONE, groups))
+
+    def known(*filters: Any) -> Steps[tuple[ErrorCode, tuple[wire.ListedGroup, ...]]]:
+        yield
+        return ErrorCode.NONE, groups
+
+    coordinator: Any = SimpleNamespace(list_groups=known)
     node.apis = KafkaApis(replace(node.services, groups=coordinator))
 
     async def listed() -> list[str]:

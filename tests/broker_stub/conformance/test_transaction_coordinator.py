@@ -12,6 +12,7 @@ import pytest
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.transactions.metadata import TransactionState as S
 from kce.wire import ErrorCode as E
+from kce.wire.steps import finish
 from tests.broker_stub.transactions.support import (
     COORDINATOR_EPOCH,
     EPOCH,
@@ -358,7 +359,7 @@ async def test_describe_and_list() -> None:  # rules T11.1 to T11.5
     assert refused.value.code is E.TRANSACTIONAL_ID_NOT_FOUND
 
     def listed(*args: Any) -> tuple[set[str], tuple[str, ...]]:
-        found = host.coordinator.list_transactions(*args)
+        found = finish(host.coordinator.list_transactions(*args))
         return {metadata.transactional_id for metadata in found.found}, found.unknown_states
 
     host.now += 100
@@ -376,11 +377,11 @@ async def test_nothing_is_listed_while_one_partition_is_loading() -> None:  # ru
     host = await Host().started()
     host.put(S.ONGOING)
     host.lead(1 - host.manager.partition_of(ID), 8)
-    assert host.coordinator.list_transactions() == (E.COORDINATOR_LOAD_IN_PROGRESS, (), ())
+    assert finish(host.coordinator.list_transactions()) == (E.COORDINATOR_LOAD_IN_PROGRESS, (), ())
     await host.work()
-    assert host.coordinator.list_transactions().error is E.NONE
+    assert finish(host.coordinator.list_transactions()).error is E.NONE
     host.coordinator.is_active = False
-    assert host.coordinator.list_transactions().error is E.COORDINATOR_NOT_AVAILABLE
+    assert finish(host.coordinator.list_transactions()).error is E.COORDINATOR_NOT_AVAILABLE
     with pytest.raises(Refused) as refused:
         host.coordinator.describe(ID)
     assert refused.value.code is E.COORDINATOR_NOT_AVAILABLE

@@ -25,6 +25,7 @@ from kce.wire import (
     MemberIdentity,
     MemberResponse,
 )
+from kce.wire.steps import finish
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.groups.support import CONSUMER, DELAY_MS, GROUP, RANGE, TIMEOUT_MS, A, Host
 
@@ -88,13 +89,25 @@ async def test_groups_are_listed_while_others_are_loaded(mock_clock: MockClock) 
     host.stable()
     host.manager.get_or_create("other")
     host.manager._loading.add(49)
-    assert host.coordinator.list_groups() == (
+    assert finish(host.coordinator.list_groups()) == (
         LOADING,
         (
             ListedGroup(group_id=GROUP, protocol_type=CONSUMER, group_state="Stable", group_type="classic"),
             ListedGroup(group_id="other", protocol_type="", group_state="Empty", group_type="classic"),
         ),
     )
+
+
+async def test_very_many_groups_and_filters_are_looked_at_in_steps(mock_clock: MockClock) -> None:
+    host = Host(mock_clock)
+    for i in range(1000):
+        host.manager.get_or_create(f"g{i}")
+    assert sum(1 for _ in host.coordinator.list_groups(["Dead"] * 1000, ["classic"] * 1000)) == 3 * (1000 // 128)
+    steps = host.coordinator.list_groups()
+    next(steps)
+    host.manager.get_or_create("another")  # in a pause
+    error, groups = finish(steps)
+    assert (error, len(groups)) == (NONE, 1000)
 
 
 async def test_a_group_is_described_as_a_whole(mock_clock: MockClock) -> None:  # rule G7.34

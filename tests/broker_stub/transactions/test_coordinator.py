@@ -7,6 +7,7 @@ import pytest
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.transactions.metadata import TransactionMetadata
 from kce.wire import ErrorCode as E
+from kce.wire.steps import finish
 from tests.broker_stub.transactions.support import EPOCH, ID, PID, TIMEOUT_MS, A, Host, S
 
 LAST = 2**15 - 1
@@ -134,13 +135,20 @@ async def test_very_many_producer_ids_are_no_more_work_for_each_transaction() ->
     host = await Host(partitions=1).started()
     metadata = host.put(S.ONGOING)
     ids = [*map(ProducerId, range(10_000, 20_000)), ProducerId(metadata.values.producer_id)]
-    assert host.coordinator.list_transactions((), ids).found == (metadata,)
+    assert finish(host.coordinator.list_transactions((), ids)).found == (metadata,)
     assert compared < 100
+
+
+async def test_very_many_filters_are_looked_at_in_steps() -> None:
+    host = await Host(partitions=1).started()
+    host.put(S.ONGOING)
+    steps = host.coordinator.list_transactions(["Ongoing"] * 1000, [1] * 1000)
+    assert sum(1 for _ in steps) == 2 * (1000 // 128)
 
 
 async def test_who_is_listed_by_time() -> None:  # rule T11.5
     host = await Host(partitions=1).started()
     host.put(S.ONGOING)
-    assert [len(host.coordinator.list_transactions((), (), limit).found) for limit in (-1, 0)] == [1, 0]
+    assert [len(finish(host.coordinator.list_transactions((), (), limit)).found) for limit in (-1, 0)] == [1, 0]
     host.now += 1
-    assert [len(host.coordinator.list_transactions((), (), limit).found) for limit in (0, 1)] == [1, 0]
+    assert [len(finish(host.coordinator.list_transactions((), (), limit)).found) for limit in (0, 1)] == [1, 0]
