@@ -81,7 +81,7 @@ class Authorization:
             return _NOTHING
         return {
             name
-            for name, count in Counter(names).items()
+            for name, count in Counter(iter(names)).items()  # of a mapping, Counter takes the values for counts
             if not self.allows(context, operation, kind, name, log_denied=log_denied, count=count)
         }
 

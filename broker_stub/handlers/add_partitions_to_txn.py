@@ -112,7 +112,9 @@ def _denied(
 ) -> Steps[Container[str]]:
     """The topics that the client may not write. Raises Refused if the transaction is not its own."""
     authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
-    topics = (topic.name for topic in transaction.topics if topic.name not in INTERNAL_TOPICS)
+    topics = (
+        partition.topic for partition in _partitions(transaction.topics) if partition.topic not in INTERNAL_TOPICS
+    )
     return (yield from authorization.denied_in_steps(context, Operation.WRITE, ResourceType.TOPIC, topics))
 
 

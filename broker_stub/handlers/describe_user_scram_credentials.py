@@ -82,8 +82,9 @@ def _refusal(user: str, error: ErrorCode, text: str | None = None) -> DescribeUs
 def error_response(
     message: DescribeUserScramCredentialsRequest, context: RequestContext, error: ErrorCode
 ) -> DescribeUserScramCredentialsResponse:
-    results = tuple(DescribeUserScramCredentialsResult(error_code=error) for _ in message.users or ())
-    return DescribeUserScramCredentialsResponse(error_code=error, results=results)
+    result = DescribeUserScramCredentialsResult(error_code=error, error_message=None)
+    results = (result,) * len(message.users or ())
+    return DescribeUserScramCredentialsResponse(error_code=error, error_message=None, results=results)
 
 
 HANDLER: Final = Handler(

@@ -15,7 +15,7 @@ from kce.wire.steps import STEP_MASK, Steps
 def respond(message: ListGroupsRequest, context: RequestContext, services: Services) -> Steps[Answer]:
     error, groups = yield from services.groups.list_groups(message.states_filter, message.types_filter)
     authorization = services.authorization
-    if authorization.is_on and not authorization.allows_on_cluster(context, Operation.DESCRIBE):
+    if authorization.is_on and not authorization.allows_on_cluster(context, Operation.DESCRIBE, log_denied=False):
         allowed = []
         for i, group in enumerate(groups, 1):
             if authorization.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id, log_denied=False):

@@ -595,6 +595,48 @@ async def test_decisions_are_logged_as_kafka_logs_them(node: Guarded, caplog: py
     assert audit(caplog.records) == []
 
 
+@pytest.mark.parametrize(
+    ("message", "version", "operation", "count"),
+    [
+        (
+            wire.OffsetFetchRequest(
+                group_id="g", topics=a_topic(wire.OffsetFetchRequestTopic, partition_indexes=(0, 1))
+            ),
+            5, "Describe", 1,
+        ),
+        (
+            wire.AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="t",
+                v3_and_below_topics=a_topic(wire.AddPartitionsToTxnTopic, partitions=(0, 1)),
+            ),
+            3, "Write", 2,
+        ),
+    ],
+    ids=named,
+)  # fmt: skip
+async def test_a_denied_topic_is_logged_once_with_how_often_it_is_named(
+    node: Guarded, caplog: pytest.LogCaptureFixture, message: wire.Message, version: int, operation: str, count: int
+) -> None:
+    """Rule B9.36: by topic or by partition, as Kafka counts."""
+    node.grant(DESCRIBES_GROUP, need("WRITE", TXN))
+    caplog.set_level("INFO", "kafka.authorizer.logger")
+    await node.ask(message, version)
+    api = type(message).__name__.removesuffix("Request")
+    assert audit(caplog.records) == [
+        (
+            "INFO",
+            f"Principal = User:alice is Denied Operation = {operation} from host = 127.0.0.1"
+            f" on resource = Topic:LITERAL:a for request = {api} with resourceRefCount = {count}",
+        )
+    ]
+
+
+async def test_the_listing_of_groups_is_not_denied(node: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kafka.authorizer.logger")
+    await node.ask(wire.ListGroupsRequest(), 5)
+    assert audit(caplog.records) == []
+
+
 async def test_what_a_broker_lists_and_refuses(node: Guarded) -> None:  # rule B1.62
     unsupported = ErrorCode.UNSUPPORTED_VERSION
     assert (await node.ask(wire.ConsumerGroupHeartbeatRequest(group_id="g"), 0)).error_code == unsupported

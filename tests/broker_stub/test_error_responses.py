@@ -609,7 +609,9 @@ ERRORS: Final = [
         wire.DescribeUserScramCredentialsRequest(users=(wire.UserName(name="u"),)),
         (0, 0),
         wire.DescribeUserScramCredentialsResponse(
-            error_code=ERROR, results=(wire.DescribeUserScramCredentialsResult(error_code=ERROR),)
+            error_code=ERROR,
+            error_message=None,  # Kafka's tools print an empty one
+            results=(wire.DescribeUserScramCredentialsResult(error_code=ERROR, error_message=None),),
         ),
     ),
     (
