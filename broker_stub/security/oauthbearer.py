@@ -18,6 +18,8 @@ _PAIRS: Final = rf"(?:{_KEY}={_VALUE}\x01)*"
 _INITIAL: Final = re.compile(rf"n,(?:a=(?P<authzid>{_SASL_NAME}))?,\x01(?P<pairs>{_PAIRS})\x01")
 _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_\.a-zA-Z0-9]+)", re.ASCII)
 _PREFIX: Final = "unsecuredValidator"
+#: Java rounds a time beyond it to it
+_LATEST_MS: Final = 2**63 - 1
 #: what a client answers to an error
 CONTROL_A: Final = b"\x01"
 
@@ -110,7 +112,7 @@ class UnsecuredValidator:
         for required in self.required_scope:
             if required not in scope:
                 raise BadToken(f"the scope {required} is missing", self.required_scope)
-        return Token(principal, round(1000 * expires))
+        return Token(principal, round(min(1000 * expires, _LATEST_MS)))
 
     def _scope(self, claims: Mapping[str, Any]) -> set[str]:
         found = claims.get(self.scope_claim)
@@ -157,7 +159,7 @@ def _json(part: str) -> dict[str, Any]:
 
 def _seconds(claims: Mapping[str, Any], name: str, *, required: bool) -> float | None:
     value = claims.get(name)
-    if value is None and not required:
+    if name not in claims and not required:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadToken(f"the claim {name} is missing or no number")

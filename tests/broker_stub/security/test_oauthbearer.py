@@ -41,6 +41,7 @@ def test_a_token() -> None:
         ({"exp": None}, "the claim exp is missing"), ({"exp": True}, "the claim exp is missing or no number"),
         ({"exp": 1000}, "the token has expired"), ({"iat": 1000.1}, "the token is issued in the future"),
         ({"exp": 1001, "iat": "x"}, "the claim iat is missing or no number"),
+        ({"exp": 1001, "iat": None}, "the claim iat is missing or no number"),
     ],
 )  # fmt: skip
 def test_claims_that_are_not_accepted(changed: dict[str, Any], why: str) -> None:
@@ -112,6 +113,12 @@ def test_the_first_message() -> None:
 def test_a_malformed_first_message(message: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         InitialResponse.parse(message)
+
+
+@pytest.mark.parametrize("expires", [1e16, 1e300, 1e307])
+def test_a_token_that_expires_after_all_time(expires: float) -> None:
+    """What is left of its time fits the field of SaslAuthenticate's response."""
+    assert validated({"sub": "a", "exp": expires}).expires_at_ms == 2**63 - 1
 
 
 def test_the_limits_of_a_token_in_time() -> None:
