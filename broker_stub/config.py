@@ -215,9 +215,13 @@ def _log_dirs(read: Properties) -> tuple[str, ...]:
     for key in ("log.dirs", "log.dir"):
         text = read.given(key)
         if text is not None:
-            if not list_of(text):
+            found = list_of(text)
+            if not found:
                 raise read.refusal(key, "must have at least one log directory")
-            return tuple(list_of(text))
+            parts = {(path[0] == "/", *(part for part in path.split("/") if part not in ("", "."))) for path in found}
+            if len(parts) < len(found):
+                raise read.refusal(key, "must not have a log directory twice")  # rule B6.1
+            return tuple(found)
     return ()
 
 

@@ -218,7 +218,7 @@ def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, j
         "version": version,
         "host": plaintext.host if plaintext else None,
         "port": plaintext.port if plaintext else -1,
-        "endpoints": [f"{e.listener}://{e.host}:{e.port}" for e in broker.endpoints],
+        "endpoints": list(map(str, broker.endpoints)),
         "jmx_port": jmx_port,
         "timestamp": str(now_ms),
     }

@@ -174,6 +174,13 @@ def test_ids_above_the_reserved_ones_are_allowed_without_id_generation() -> None
         assert BrokerConfig.from_properties(unset).broker_id == -1  # found or generated at startup
 
 
+@pytest.mark.parametrize("log_dirs", ["/a,/a", "/a,/b,/a/", "a,./a"])
+def test_a_log_directory_is_not_there_twice(log_dirs: str) -> None:  # rule B6.1
+    with pytest.raises(ConfigError, match="must not have a log directory twice"):
+        BrokerConfig.from_properties({"broker.id": "1", "log.dirs": log_dirs})
+    assert BrokerConfig.from_properties({"broker.id": "1", "log.dirs": "/a,/b"}).log_dirs == ("/a", "/b")
+
+
 def test_unused_kafka_settings_log_a_warning_unless_they_are_at_their_default(caplog) -> None:
     _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", max_connections_per_ip_overrides="")
     BrokerConfig.from_properties({"broker.id": "1", "max.connections": str(2**31 - 1), "background.threads": "10"})

@@ -43,6 +43,9 @@ def test_broker_nodes_as_we_write_them() -> None:
         "endpoints": ["CONTROL://127.0.0.1:1003", "DATA://127.0.0.1:2003"],
         "listener_security_protocol_map": {"CONTROL": "PLAINTEXT", "DATA": "PLAINTEXT"},
     }  # fmt: skip
+    six = replace(broker(3), endpoints=(Endpoint("DATA", "PLAINTEXT", "::1", 9092),))
+    node = json.loads(znodes.encode_broker(six, MetadataVersion.parse("3.9"), 77))
+    assert (node["host"], node["endpoints"]) == ("::1", ["DATA://[::1]:9092"])  # as Kafka writes it
     old = json.loads(znodes.encode_broker(broker(3, rack="r"), MetadataVersion.parse("0.9.0"), 77))
     assert old["version"] == 2
     assert not {"rack", "listener_security_protocol_map", "features"} & old.keys()
