@@ -13,6 +13,7 @@ import trio
 from kce import wire
 from kce.broker_stub.security.config import LOGIN_MODULES, TlsConfig, login_module
 from kce.broker_stub.security.sasl_client import SaslClient, login_problem
+from kce.harness.config_providers import resolved
 from kce.harness.errors import HarnessError
 from kce.harness.world.tls import Tls, handshake
 from kce.wire.configuration import ConfigError
@@ -36,7 +37,7 @@ class ClientSecurity:
         if path is None:
             return cls()
         try:
-            return cls.of(parse_properties(path.read_text(encoding="latin-1")))
+            return cls.of(resolved(parse_properties(path.read_text(encoding="latin-1"))))
         except (OSError, ConfigError) as e:
             raise HarnessError(f"{path}: {getattr(e, 'strerror', None) or e}") from None
 

@@ -48,7 +48,7 @@ def broker(config: Path, overrides: tuple[str, ...], log_level: str) -> int:
 
     The exit code is 0 then; it is 1 if the broker cannot start or cannot go on, 2 for a setting that cannot be.
     """
-    settings = properties_of_file(config) | properties(overrides, "--override")
+    settings = properties_of_file(config, properties(overrides, "--override"))
     return serve_node(
         settings, log_level,
         lambda node: f"Broker {node.id} is up: {', '.join(map(str, node.broker.endpoints))}.",

@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,13 +131,14 @@ def node_settings(config: Path | None, settings: Iterable[str]) -> dict[str, str
     return found | given
 
 
-def properties_of_file(config: Path) -> dict[str, str]:
-    """A server.properties file. Raises HarnessError."""
+def properties_of_file(config: Path, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A server.properties file and what overrides it, with the values of their variables. Raises HarnessError."""
+    from kce.harness.config_providers import resolved
     from kce.wire.configuration.definitions import ConfigError
     from kce.wire.configuration.property_file import parse_properties
 
     try:
-        return parse_properties(config.read_text(encoding="latin-1"))
+        return resolved(parse_properties(config.read_text(encoding="latin-1")) | dict(overrides or {}))
     except (OSError, ConfigError) as e:
         raise HarnessError(f"{config} cannot be read: {getattr(e, 'strerror', None) or e}") from None
 

@@ -122,6 +122,17 @@ def test_settings_that_cannot_be_are_one_line_and_those_without_effect_warn(env:
     assert error == "kce: log.retention.ms=0: must be unlimited (-1) or at least 1"
 
 
+def test_variables_have_their_values_in_the_file_and_in_overrides(tmp_path: Path, env: dict[str, str]) -> None:
+    file = tmp_path / "server.properties"
+    provider = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    file.write_text(f"broker.id=${{env:ID}}\nconfig.providers=env\nconfig.providers.env.class={provider}\n")
+    variable = "--override", "log.retention.ms=${env:KEEP}"
+    ran = kce("broker", "--config", str(file), *variable, env=env | {"ID": "1", "KEEP": "0"})
+    assert (ran.returncode, ran.stderr.splitlines()) == (
+        2, ["kce: log.retention.ms=0: must be unlimited (-1) or at least 1"],
+    )  # fmt: skip
+
+
 def test_files_and_overrides_that_cannot_be(here: Here, tmp_path: Path) -> None:
     missing = here("broker", "--config", str(tmp_path / "none"))
     assert (missing.code, missing.err.startswith(f"kce: {tmp_path}/none cannot be read: ")) == (1, True)
