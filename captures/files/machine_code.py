@@ -21,7 +21,7 @@ import platform
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kce.cache import cache_folder
+from kce.captures.errors import CaptureError
 from kce.captures.files.linking import CannotLink, Image, link, load
 
 log = logging.getLogger(__name__)
@@ -128,12 +129,14 @@ class Kernel:
         kept = _read(path)
         if kept is None:
             _announce()
-            kept = self._compile(kinds)
+            with _allowed():
+                kept = self._compile(kinds)
             try:
                 _write(path, kept)
             except OSError as e:
                 _announce_loss(e.strerror or str(e))
-        return _callable(kept, kinds)
+        with _allowed():
+            return _callable(kept, kinds)
 
     def _compile(self, kinds: tuple[Kind, ...]) -> Code:
         import numba.core.compiler
@@ -172,6 +175,18 @@ class Kernel:
         dtype, dimensions, is_contiguous, is_readonly = kind
         of = numpy_support.from_dtype(np.dtype(dtype))
         return types.Array(of, dimensions, "C" if is_contiguous else "A", readonly=is_readonly)
+
+
+@contextlib.contextmanager
+def _allowed() -> Iterator[None]:
+    """Raises CaptureError where the system forbids memory that is written and then executed."""
+    try:
+        yield
+    except PermissionError as e:
+        raise CaptureError(
+            "this system forbids machine code that a process has compiled, as SELinux does: "
+            "captures cannot be read in bulk, nor analysed; kce decode needs none"
+        ) from e
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from kce.captures.files import linking, machine_code
 from kce.captures.files.linking import CannotLink, link
 from kce.captures.files.machine_code import Kernel, compiled
 from kce.captures.spark import compile_kernels
-from tests.captures.samples import unzipped
+from tests.captures.samples import CAPTURES, unzipped
 
 FACTOR = 3
 TABLE = np.arange(100, dtype=np.int64) * 7
@@ -331,3 +331,25 @@ def test_captures_are_read_without_numba(tmp_path):
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+
+
+FORBIDDEN = """
+import ctypes, sys
+if ctypes.CDLL(None, use_errno=True).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE, as systemd's MemoryDenyWriteExecute
+    sys.exit(77)
+from kce.harness.cli import main
+sys.exit(main(["analyze", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_MDWE is Linux's")
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_system_that_forbids_machine_code_is_one_line(tmp_path, is_kept):
+    environment = os.environ if is_kept else os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", FORBIDDEN, str(CAPTURES["kafka-3.9.1-tour"])]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if ran.returncode == 77:
+        pytest.skip("Linux before 6.3")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.splitlines()[-1].startswith("kce: this system forbids machine code")
+    assert "Traceback" not in ran.stderr
