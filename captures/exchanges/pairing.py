@@ -39,7 +39,7 @@ from kce.captures.exchanges.recognise import (
 from kce.captures.exchanges.undecided import Decision, Undecided
 from kce.captures.tcp.directions import Data, Earlier, End, Event, Gap
 from kce.captures.tcp.streams import Connection
-from kce.wire.registry import BY_KEY, BY_NAME, message_class
+from kce.wire.registry import BY_KEY, BY_NAME, CONTROL_REQUESTS, message_class
 
 __all__ = [
     "Conversation", "Message", "NoResponse", "Peers", "Request", "Response", "count_decoding", "read_request",
@@ -76,6 +76,7 @@ class Conversation:
         self._in_flight: deque[Request] = deque()
         self._early: OrderedDict[int, Frame] = OrderedDict()  # in the order of the response stream
         self._early_bytes = 0
+        self._is_control = False  # whether a request of a controller was seen
         self._sasl_tokens: int | None = None  # bare tokens in flight, while SASL may exchange them
 
     @classmethod
@@ -121,8 +122,13 @@ class Conversation:
         """The fast path processed these; ``last`` is its last request."""
         self.quality.requests += requests
         self.quality.responses += responses
-        self._last = last or self._last
+        self._heard(last)
         self._in_flight = deque(in_flight)
+
+    def _heard(self, last: Start | None) -> None:
+        if last is not None:
+            self._last = last
+            self._is_control |= last.api.key in CONTROL_REQUESTS
 
     def receive(self, event: Event) -> list[Message]:
         """The messages that ``event`` completes, in order."""
@@ -222,7 +228,7 @@ class Conversation:
         self.quality.requests += 1
         count_decoding(self.quality, request, lost=frame.lost > 0)
         if not frame.lost or isinstance(request_start(frame.length.to_bytes(4, "big") + payload), Start):
-            self._last = start_of(request) or self._last
+            self._heard(start_of(request))
         if api is not None and (
             not api.zk_broker or (key == FETCH and is_quorum_fetch(payload, version, request.client_id))
         ):
@@ -304,6 +310,8 @@ class Conversation:
             for length, place in framer.bad_lengths:
                 self.quality.bad_lengths += 1
                 self.quality.note(f"packet {place.packet} of {place.file}: a frame that announces {length} bytes")
+        self.quality.gap_connections += self.quality.gaps > 0
+        self.quality.control_gaps += self.quality.gaps * self._is_control
         self.quality.unmatched_responses += len(self._early)
         self._early.clear()
         while self._in_flight:

@@ -21,7 +21,8 @@ OF_OTHER_PORTS = "TCP of other ports"
 class Quality:
     """Counts of one connection, one file, or all of them; they add up.
 
-    ``gaps`` and ``gap_bytes`` are missing from Kafka connections; in ``skipped_bytes`` no frame could be recognised;
+    ``gaps`` and ``gap_bytes`` are missing from ``gap_connections`` of Kafka, ``control_gaps`` from those of
+    controllers to brokers, where they may hide whole requests; in ``skipped_bytes`` no frame could be recognised;
     ``unfinished`` frames do not end before their connection does. ``unanswered`` requests lack the response that Kafka
     sends; ``unmatched_responses`` lack their request. ``incomplete`` messages, by API and kind, lack bytes.
     ``undecodable`` messages are malformed, or of an unknown API or version; ``left_over`` messages have bytes behind
@@ -38,6 +39,8 @@ class Quality:
     connections: int = 0
     gaps: int = 0
     gap_bytes: int = 0
+    gap_connections: int = 0
+    control_gaps: int = 0
     skipped_bytes: int = 0
     bad_lengths: int = 0
     unfinished: int = 0
@@ -129,7 +132,8 @@ class Quality:
         if self.cut_packets:
             lines.append(f"{_count(self.cut_packets, 'packet')} truncated by the snap length")
         if self.gaps:
-            lines.append(f"{_count(self.gaps, 'gap')} in connections, {_count(self.gap_bytes, 'byte')} missing")
+            of_all = f"{self.gap_connections:,} of {_count(self.connections, 'connection')}"
+            lines.append(f"{_count(self.gaps, 'gap')} in {of_all}, {_count(self.gap_bytes, 'byte')} missing")
         if self.bad_lengths:
             lines.append(f"{_count(self.bad_lengths, 'frame length')} negative or above the limit")
         lines += self.notes

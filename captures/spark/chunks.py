@@ -176,6 +176,7 @@ def rows_of(flow: Flow, chunks: Sequence[Found]) -> list[tuple[Any, ...]]:
     quality = Quality()
     for each in chunks:
         quality.add(each.quality)
+    quality.gap_connections = min(quality.gap_connections, quality.connections)  # each chunk counts it
     of_chunks = [each.connection for each in chunks]
     first, last = of_chunks[0], of_chunks[-1]
     sums = [sum(column) for column in list(zip(*of_chunks, strict=True))[_SUMS]]

@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 from kce.captures.spark.analyses import failovers, outages, silences
 from kce.captures.spark.analyses.analysis import Look, Place, Results
 from kce.captures.spark.analyses.clients import is_open
-from kce.captures.spark.analyses.words import MOST, brokers, clock, count, duration, evidence_of, some
+from kce.captures.spark.analyses.words import (
+    MISSING,
+    MOST,
+    brokers,
+    clock,
+    count,
+    duration,
+    evidence_of,
+    lacks_controls,
+    some,
+)
 
 #: A controller that begins within this time of an outage belongs to it.
 _NEAR = datetime.timedelta(seconds=5)
@@ -58,8 +68,15 @@ def incidents(found: Results) -> list[Incident]:
         hit = failovers.of_outage(found, leader, rows)[:MOST]
         clients = tuple(Suffering(failovers.text_of(row), evidence_of(row)[:MOST]) for row in hit)
         shutdown = _shutdown(found, leader, steps)
-        told.append(_incident(leader, rows, steps, controller, shutdown)._replace(clients=clients))
-    told += map(_of_silence, silences.untold(found))
+        incident = _incident(leader, rows, steps, controller, shutdown)
+        if lacks_controls(found):
+            incident = incident._replace(text=f"{incident.text} It may have been otherwise: {MISSING} in the capture.")
+        told.append(incident._replace(clients=clients))
+    for row in silences.untold(found):
+        incident = _of_silence(row)
+        if silences.is_guess([row], found):
+            incident = incident._replace(text=f"{incident.text} {silences.UNHEARD}")
+        told.append(incident)
     for before, after in pairwise(found.controllers):
         if (after.controller_epoch, after.controller_id) not in explained:
             told.append(_of_controllers(before, after, list(_fenced(found, before))))

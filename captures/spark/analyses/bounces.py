@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import STALE, as_table, with_shutdowns
 from kce.captures.spark.analyses.running import LAST, TOTAL, with_running
-from kce.captures.spark.analyses.words import MOST, count, incomplete_controls, some
+from kce.captures.spark.analyses.words import MOST, count, lacks_controls, some
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
 TABLE = Table(
@@ -124,10 +124,14 @@ def _first_seen(seen: DataFrame, *of_broker: str) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    for broker_id in dict.fromkeys(row.broker_id for row in found.bounces):
-        rows = [row for row in found.bounces if row.broker_id == broker_id]
+    unknown = lacks_controls(found)
+    # one that is named for the first time may have been named before in a request that is missing
+    bounces = [row for row in found.bounces if row.last_time is not None or not unknown]
+    for broker_id in dict.fromkeys(row.broker_id for row in bounces):
+        rows = [row for row in bounces if row.broker_id == broker_id]
         times = ", ".join(f"{row.back_time:%H:%M:%S}" for row in rows[:MOST])
         often = "once" if len(rows) == 1 else count(len(rows), "time")
+        often = f"{'at least ' * unknown}{often}"
         text = f"Broker {broker_id} came back {often}, at {times}{' and later' * (len(rows) > MOST)}"
         if planned := sum(row.shutdown_time is not None for row in rows):
             text += f", {'' if planned == len(rows) else f'{planned} of them '}after a controlled shutdown"
@@ -140,7 +144,7 @@ def findings(found: Results) -> Iterator[Finding]:
 
 def _kept(found: Results, bounce: Any) -> list[str]:
     """The partitions that a broker led before it went and when it came back, as when all brokers were down."""
-    if bounce.last_time is None or incomplete_controls(found):
+    if bounce.last_time is None or lacks_controls(found):
         return []
     latest = {(row.topic, row.topic_id, row.partition): row for row in found.leadership if row.time < bounce.back_time}
     return [

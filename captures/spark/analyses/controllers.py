@@ -23,7 +23,7 @@ from kce.captures.spark.analyses.analysis import (
     Shown,
 )
 from kce.captures.spark.analyses.common import as_table, each_field
-from kce.captures.spark.analyses.words import brokers, clock, count, evidence_of, first_places
+from kce.captures.spark.analyses.words import brokers, clock, count, evidence_of, first_places, lacks_controls
 from kce.captures.tables.rows import SENDER, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
@@ -114,7 +114,8 @@ def findings(found: Results) -> Iterator[Finding]:
             f"{c.controller_id} in epoch {c.controller_epoch} from {c.first_time:%H:%M:%S}" for c in found.controllers
         )
         begun = first_places(evidence_of(c)[0] for c in found.controllers)
-        yield Finding("note", f"{len(found.controllers)} controllers took turns: {turns}.", begun)
+        number = "At least " * lacks_controls(found) + str(len(found.controllers))
+        yield Finding("note", f"{number} controllers took turns: {turns}.", begun)
 
 
 def chart(found: Results) -> Chart | None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, with_shutdowns
-from kce.captures.spark.analyses.words import clock, incomplete_controls
+from kce.captures.spark.analyses.words import MISSING, clock, lacks_controls
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
 TABLE = Table(
@@ -59,7 +59,7 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    unknown = "; whether it came back is unknown, as control requests are incomplete" * bool(incomplete_controls(found))
+    unknown = f"; whether it came back is unknown, as {MISSING}" * lacks_controls(found)
     for row in found.departures:
         yield Finding(
             "warning",

@@ -14,7 +14,17 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses import outages
 from kce.captures.spark.analyses.analysis import THRESHOLDS, Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, is_replica, topic_names
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, evidence_of_all, packets, some
+from kce.captures.spark.analyses.words import (
+    MOST,
+    clock,
+    count,
+    duration,
+    evidence_of,
+    evidence_of_all,
+    lacks_packets,
+    packets,
+    some,
+)
 from kce.captures.tables.rows import TIME, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
@@ -311,9 +321,11 @@ def of_outage(found: Results, leader: int | None, rows: list[Any]) -> list[Any]:
 def findings(found: Results) -> Iterator[Finding]:
     told = []
     for leader, rows in outages.incidents(found)[:MOST]:
+        if outages.is_guess(rows, found):
+            continue
         hit = of_outage(found, leader, rows)
         told += hit
-        yield from _findings(f"Failover of broker {leader}", hit)
+        yield from _findings(f"Failover of broker {leader}", hit, found)
     # a planned move, too, may cost clients more than the errors by which they learn of it
     least = found.thresholds.outage_ms
     others: dict[tuple[int, datetime.datetime], list[Any]] = {}
@@ -321,14 +333,14 @@ def findings(found: Results) -> Iterator[Finding]:
         if row not in told and suffered(row) and max((row.during_max_ms or 0, *row.hit_ms)) >= least:
             others.setdefault((row.from_leader, row.begin), []).append(row)
     for leader, begin in list(others)[:MOST]:
-        yield from _findings(f"Leaders moved from broker {leader}", others[leader, begin])
+        yield from _findings(f"Leaders moved from broker {leader}", others[leader, begin], found)
 
 
-def _findings(what: str, hit: list[Any]) -> Iterator[Finding]:
+def _findings(what: str, hit: list[Any], found: Results) -> Iterator[Finding]:
     for row in hit[:MOST]:
-        yield Finding(
-            "note", f"{what} at {clock(row.begin)}: {text_of(row)} ({packets(row.packets)}).", evidence_of(row)
-        )
+        unknown = "; responses may be missing in the capture" if row.unanswered and lacks_packets(found) else ""
+        text = f"{what} at {clock(row.begin)}: {text_of(row)}{unknown} ({packets(row.packets)})."
+        yield Finding("note", text, evidence_of(row))
     if len(hit) > MOST:
         text = f"{what}: {count(len(hit) - MOST, 'other client')} suffered, too: see the table."
         yield Finding("note", text, evidence_of_all(hit[MOST:]))

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses import isr_changes
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, brokers, count, evidence_of
+from kce.captures.spark.analyses.words import MISSING, MOST, brokers, count, evidence_of, lacks_controls
 from kce.captures.tables.rows import INTS, SPAN, Column, Table, evidence_columns
 
 #: ISR changes that make a storm, and between two storms it is quiet for longer than that.
@@ -84,14 +84,16 @@ def _flaps(row: Any, found: Results) -> bool:
 
 def findings(found: Results) -> Iterator[Finding]:
     storms = [row for row in found.isr_storms if _flaps(row, found)]
+    unknown = lacks_controls(found)
     for row in storms[:MOST]:
         lasted = (row.last_time - row.first_time).total_seconds()
         whose = f", of {brokers(map(str, row.brokers))}" if row.brokers else ""
         yield Finding(
-            "warning",
+            "note" if unknown else "warning",
             f"ISR storm at {row.first_time:%H:%M:%S}: {row.changes} changes of {count(row.partitions, 'partition')} "
             f"within {lasted:.1f} s, one replica left up to {row.max_shrinks} times; "
-            f"{count(row.shrinks, 'shrink')}{whose}, {count(row.expansions, 'expansion')}.",
+            f"{count(row.shrinks, 'shrink')}{whose}, {count(row.expansions, 'expansion')}"
+            f"{f'. Its brokers may have been restarted more often than is known: {MISSING}' * unknown}.",
             evidence_of(row),
         )
 

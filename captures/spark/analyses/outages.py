@@ -26,6 +26,7 @@ from kce.captures.spark.analyses.analysis import (
 from kce.captures.spark.analyses.common import as_table, milliseconds
 from kce.captures.spark.analyses.running import LAST, with_running
 from kce.captures.spark.analyses.words import (
+    MISSING,
     MOST,
     clock,
     count,
@@ -33,7 +34,7 @@ from kce.captures.spark.analyses.words import (
     evidence_of,
     evidence_of_all,
     first_places,
-    incomplete_controls,
+    lacks_controls,
     packets,
     some,
 )
@@ -266,7 +267,8 @@ def _finding(leader: int | None, rows: list[Any], found: Results) -> Finding:
     ended, never = [row for row in rows if row.to_leader is not None], [row for row in rows if row.to_leader is None]
     worst = max(ended or never, key=_length)
     back = [row for row in found.silences if (row.broker_id, row.begin) == (leader, worst.sign_time) and row.end]
-    text = f"{count(len(rows), 'partition')}{'' if leader is None else f' of broker {leader}'} had no leader"
+    had = "may have had" if is_guess(rows, found) else "had"
+    text = f"{count(len(rows), 'partition')}{'' if leader is None else f' of broker {leader}'} {had} no leader"
     if not ended:
         text += f" at the end: {_names(never)}"
     else:
@@ -286,9 +288,18 @@ def _finding(leader: int | None, rows: list[Any], found: Results) -> Finding:
     shown = [place for row in [worst, *never[:1]] for place in evidence_of(row)]
     evidence = tuple(dict.fromkeys([*shown, *(evidence_of(row)[-1] for row in back)]))
     text += f" ({packets([packet for _, packet in evidence])})."
-    if incomplete_controls(found):
-        text += " The next leader may have been announced earlier: control requests are incomplete."
-    return Finding("warning", text, evidence)
+    if lacks_controls(found):
+        text += f" The next leader may have been announced earlier: {MISSING}."
+    return Finding("note" if is_guess(rows, found) else "warning", text, evidence)
+
+
+def is_guess(rows: list[Any], found: Results) -> bool:
+    """Whether nothing says that there was no leader, but that nothing was heard, and packets are missing."""
+    return lacks_controls(found) and all(map(_is_inferred, rows))
+
+
+def _is_inferred(row: Any) -> bool:
+    return row.to_leader is not None and row.leaderless_time is None and not row.sign.startswith(silences.CLOSED)
 
 
 def _lasted(row: Any) -> str:

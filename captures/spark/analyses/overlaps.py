@@ -25,6 +25,7 @@ TABLE = Table(
         Column("later_epoch", pa.int32(), "its epoch"),
         Column("requests", pa.int64(), "how many of the earlier one came after that"),
         Column("refused", pa.int64(), "how many of them a broker answered STALE_CONTROLLER_EPOCH"),
+        Column("unanswered", pa.int64(), "how many have no answer in the capture"),
         *SPAN,
         *evidence_columns("these requests' packets, in order"),
     ),
@@ -45,6 +46,7 @@ def run(of: Frames) -> DataFrame:
         .agg(
             f.count("*").alias("requests"),
             f.count_if(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH).alias("refused"),
+            f.count_if(f.col("error_code").isNull()).alias("unanswered"),
             *span(),
             *evidence(),
         )
@@ -59,15 +61,16 @@ def findings(found: Results) -> Iterator[Finding]:
     for row in found.overlaps:
         if ((row.later_id, row.later_epoch), (row.controller_id, row.controller_epoch)) in apart:
             continue  # of two clusters
-        accepted = row.requests - row.refused
-        if not accepted:
+        accepted = row.requests - row.refused - row.unanswered
+        if not accepted and row.refused:
             continue  # a zombie, which has a finding of its own
         same = row.later_epoch == row.controller_epoch
+        unknown = f", {row.unanswered} got no answer" if row.unanswered else ""
         yield Finding(
             "alarm" if same else "warning",
             f"Two controllers at once: controller {row.controller_id} (epoch {row.controller_epoch}) sent "
             f"{count(row.requests, 'control request')} after controller {row.later_id} had begun epoch "
-            f"{row.later_epoch}; {accepted} of them no broker refused ({packets(row.packets)}).",
+            f"{row.later_epoch}; {accepted} of them no broker refused{unknown} ({packets(row.packets)}).",
             evidence_of(row),
         )
 

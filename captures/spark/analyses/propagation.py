@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, milliseconds
 from kce.captures.spark.analyses.running import LOWEST, with_running
-from kce.captures.spark.analyses.words import duration, evidence_of, incomplete_controls, packets
+from kce.captures.spark.analyses.words import MISSING, duration, evidence_of, lacks_controls, packets
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -89,12 +89,12 @@ def _of_rightful_controllers(of: Frames) -> DataFrame:
 def findings(found: Results) -> Iterator[Finding]:
     slowest = max(found.propagation, key=lambda row: row.max_ms, default=None)
     if slowest is not None and slowest.max_ms >= _WORTH_MS:
-        unknown = bool(incomplete_controls(found))
+        unknown = lacks_controls(found)
         yield Finding(
             "warning" if slowest.max_ms >= found.thresholds.slow_news_ms and not unknown else "note",
             f"Metadata propagation to broker {slowest.broker}: median {duration(slowest.p50_ms)}, slowest "
             f"{duration(slowest.max_ms)} ({packets(slowest.packets)})"
-            f"{', or less: control requests are incomplete' * unknown}.",
+            f"{f', or less: {MISSING}' * unknown}.",
             evidence_of(slowest),
         )
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import MOST, count, duration, some
+from kce.captures.spark.analyses.words import MOST, count, duration, lacks_controls, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 
 TABLE = Table(
@@ -47,7 +47,8 @@ def findings(found: Results) -> Iterator[Finding]:
     yield Finding(
         "note",
         f"Replicas of {count(len(changes), 'partition')} were reassigned: "
-        f"{some(map(_described, changes.values()), MOST)}.",
+        f"{some(map(_described, changes.values()), MOST)}"
+        f"{'; later changes may be missing' * lacks_controls(found)}.",
         tuple(dict.fromkeys((row.file, row.packet) for row in found.reassignments)),
     )
 

@@ -34,7 +34,11 @@ TABLE = Table(
         Column("partition", pa.int32(), "null for controller_epoch"),
         Column("highest", pa.int32(), "the highest epoch that the broker had got"),
         Column("found", pa.int32(), "the one that it got after that"),
-        Column("refused", pa.bool_(), "whether the broker refused the request as a whole"),
+        Column(
+            "refused",
+            pa.bool_(),
+            "whether the broker refused the request as a whole; null if the capture has no answer",
+        ),
         Column("is_old", pa.bool_(), "whether the request is of a controller before Kafka 2.4"),
     ),
 )
@@ -53,7 +57,7 @@ def run(of: Frames) -> DataFrame:
 def _controller_epochs(controls: DataFrame, *, is_long: bool) -> DataFrame:
     requests = controls.where("controller_epoch is not null").withColumns(
         {
-            "refused": f.coalesce(f.col("error_code").isin(*STALE), f.lit(False)),
+            "refused": f.col("error_code").isin(*STALE),
             "found": f.col("controller_epoch"),
             "is_old": f.lit(False),
             "epoch": f.lit("controller_epoch"),
@@ -73,6 +77,8 @@ def _leader_epochs(states: DataFrame) -> DataFrame:
     before = received.rowsBetween(Window.unboundedPreceding, -1)
     return (
         states.where((f.col("leader") != LEADER_DURING_DELETE) & (f.col("leader_epoch") >= 0))
+        # without an answer, nobody knows whether the broker refused the request
+        .where("response_error_code is not null")
         .withColumns(
             {
                 "refused": f.coalesce(f.col("error_code") == _STALE_LEADER, f.lit(False)),
@@ -91,7 +97,7 @@ def _is_old() -> SqlColumn:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    accepted = [row for row in found.regressions if row.epoch == "controller_epoch" and not row.refused]
+    accepted = [row for row in found.regressions if row.epoch == "controller_epoch" and row.refused is False]
     for row in accepted[:MOST]:
         yield Finding(
             "alarm",

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, is_replica, milliseconds
 from kce.captures.spark.analyses.running import LAST, with_running
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, lacks_packets, packets, some
 from kce.captures.tables.rows import TIME, Column, Table, evidence_columns
 
 #: A sign of life that may be the last one.
@@ -28,6 +28,9 @@ _SHORTEST_MS = 500
 #: A request that was sent earlier before a silence waits for something else, and a broker that closed connections less
 #: than this before it went down.
 _IN_FLIGHT_MS = 1000
+
+#: Why a silence may be none.
+UNHEARD: Final = "Its signs of life may be missing in the capture."
 
 #: Of the requests that wait so many are named.
 _NAMED = 3
@@ -44,6 +47,7 @@ TABLE = Table(
         Column("end", TIME, "the next sign of life; null if there was none until the end of the capture"),
         Column("silent_ms", pa.float64(), "how long it was silent, or until the end of the capture"),
         Column("waiting", pa.int64(), "requests that waited"),
+        Column("answered", pa.int64(), "how many of them it answered later: of the others the capture may lack that"),
         Column("clients", pa.list_(pa.string()), "whose they were"),
         *evidence_columns("the sign before it, the first requests that waited, the sign after it"),
     ),
@@ -107,7 +111,17 @@ def silences(exchanges: DataFrame, shown: DataFrame, *, is_long: bool) -> DataFr
             "file",
             "response_time",
             "usual_ms",
+            "connection",
         )
+    )
+    # a broker answers in order: the capture lost the response to what was sent before an answered request
+    last_answered = (
+        exchanges.where("response_time is not null")
+        .groupBy(f.col("connection").alias("answering"))
+        .agg(f.max("time").alias("last_answered"))
+    )
+    asked = asked.join(last_answered, f.col("connection") == f.col("answering"), "left").where(
+        "response_time is not null or last_answered is null or time > last_answered"
     )
     waited = asked.join(
         f.broadcast(gaps),
@@ -128,6 +142,7 @@ def silences(exchanges: DataFrame, shown: DataFrame, *, is_long: bool) -> DataFr
         .groupBy("broker_id", "last", "next", "silent_ms")
         .agg(
             f.count("*").alias("waiting"),
+            f.count_if(f.col("response_time").isNotNull()).alias("answered"),
             f.sort_array(f.collect_set("who")).alias("clients"),
             f.array_sort(f.collect_list(named)).alias("named"),
         )
@@ -184,6 +199,11 @@ def untold(found: Results) -> list[Any]:
     return [row for row in found.silences if row.silent_ms >= least and (row.broker_id, row.begin) not in told]
 
 
+def is_guess(rows: list[Any], found: Results) -> bool:
+    """Whether packets are missing, and no request shows by its late answer that the broker was silent."""
+    return lacks_packets(found) and not any(row.answered for row in rows)
+
+
 def findings(found: Results) -> Iterator[Finding]:
     brokers: dict[int, list[Any]] = {}
     for row in untold(found):
@@ -197,7 +217,11 @@ def findings(found: Results) -> Iterator[Finding]:
         clients = sorted({client for row in rows for client in row.clients})
         text += f": {count(sum(row.waiting for row in rows), 'request')} of {some(clients, MOST)} waited"
         evidence = tuple(sorted({place for row in rows for place in evidence_of(row)}))
-        yield Finding("warning", f"{text} ({packets([packet for _, packet in evidence])}).", evidence)
+        text += f" ({packets([packet for _, packet in evidence])})."
+        if is_guess(rows, found):
+            yield Finding("note", f"{text} {UNHEARD}", evidence)
+        else:
+            yield Finding("warning", text, evidence)
 
 
 def _span(row: Any) -> str:

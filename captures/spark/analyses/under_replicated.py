@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table
-from kce.captures.spark.analyses.words import MOST, brokers, count, incomplete_controls, some
+from kce.captures.spark.analyses.words import MOST, brokers, count, lacks_controls, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -57,7 +57,7 @@ def findings(found: Results) -> Iterator[Finding]:
     evidence = tuple(dict.fromkeys((row.file, row.packet) for row in rows))
     missing = sorted({broker for row in rows for broker in row.missing})
     # before Kafka 2.7 leaders write to ZooKeeper who is in sync, and brokers are told seconds later
-    unknown = bool(incomplete_controls(found))
+    unknown = lacks_controls(found)
     source = "is whole in the capture" if unknown else "brokers were sent"
     text = (
         f"By the last state that {source}, {count(len(rows), 'partition')} "
@@ -67,7 +67,7 @@ def findings(found: Results) -> Iterator[Finding]:
     since = max(row.last_time for row in found.controllers) - CATCH_UP if found.controllers else None
     recovering = {row.broker_id for row in found.bounces if since is not None and row.back_time >= since}
     if unknown:
-        yield Finding("note", f"{text}; later ones may be incomplete.", evidence)
+        yield Finding("note", f"{text}; later ones may be missing or incomplete.", evidence)
     elif recovering.issuperset(missing):
         yield Finding("note", f"{text}, and had just come back.", evidence)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from kce.captures.spark.analyses.analysis import Place, Results
 from kce.captures.tables.rows import MAX_EVIDENCE
@@ -16,9 +16,30 @@ MOST = 5
 _CONTROL = ("LeaderAndIsr", "StopReplica", "UpdateMetadata")
 
 
+#: Why what was not seen may have happened.
+MISSING: Final = "control requests may be missing or incomplete"
+
+
 def incomplete_controls(found: Results) -> int:
-    """How many control requests lack bytes: what they said is unknown, so that nobody can say that it was not said."""
+    """How many control requests lack bytes."""
     return sum(found.quality.incomplete[f"{api} request"] for api in _CONTROL)
+
+
+def lacks_controls(found: Results) -> bool:
+    """Whether control requests lack bytes, or may be missing: nobody can say that something was not said.
+
+    What was lost at the end of a connection, or with all of it, leaves no gap; but where two connections have gaps,
+    more was lost than a packet.
+    """
+    quality = found.quality
+    return bool(
+        incomplete_controls(found) or quality.control_gaps or (lacks_packets(found) and quality.gap_connections > 1)
+    )
+
+
+def lacks_packets(found: Results) -> bool:
+    """Whether whole packets are missing; what a snap length cuts off is known."""
+    return found.quality.gaps > 0 and not found.quality.cut_packets
 
 
 def evidence_of(row: Any) -> tuple[Place, ...]:

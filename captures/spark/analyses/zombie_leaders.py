@@ -15,7 +15,16 @@ from pyspark.sql import functions as f
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
 from kce.captures.spark.analyses.running import LAST, with_running
-from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, evidence_of_all, packets
+from kce.captures.spark.analyses.words import (
+    MISSING,
+    MOST,
+    clock,
+    count,
+    evidence_of,
+    evidence_of_all,
+    lacks_controls,
+    packets,
+)
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
 #: What is on its way while a broker is given up is not counted.
@@ -85,13 +94,14 @@ def _missing(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
+    unknown = f". It may have been back by then: {MISSING}" * lacks_controls(found)
     for row in found.zombie_leaders[:MOST]:
         yield Finding(
             "alarm",
             f"Broker {row.broker_id} acknowledged {count(row.requests, 'Produce request')} of "
             f"{row.client_id or row.client}, from {clock(row.first_time)} to {clock(row.last_time)}, after it had been "
             f"declared dead at {clock(row.gone_time)}: records of partitions that had another leader by then are lost "
-            f"({packets(row.packets)}).",
+            f"({packets(row.packets)}){unknown}.",
             evidence_of(row),
         )
     if (more := len(found.zombie_leaders) - MOST) > 0:

@@ -16,7 +16,15 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, in_order, numbered, span
-from kce.captures.spark.analyses.words import brokers, count, evidence_of, incomplete_controls, packets
+from kce.captures.spark.analyses.words import (
+    MISSING,
+    brokers,
+    count,
+    evidence_of,
+    incomplete_controls,
+    lacks_controls,
+    packets,
+)
 from kce.captures.tables.rows import SENDER, TIME, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
@@ -123,11 +131,16 @@ def findings(found: Results) -> Iterator[Finding]:
                 f"STALE_CONTROLLER_EPOCH ({packets(row.packets)}). The later controller is not in the capture.",
                 evidence_of(row),
             )
-    if unknown := incomplete_controls(found):
+    if lacks_controls(found):
+        lost = []
+        if incomplete := incomplete_controls(found):
+            lost.append(f"{incomplete:,} incomplete")
+        if gaps := found.quality.control_gaps:
+            lost.append(f"{count(gaps, 'gap')} in connections of controllers")
         yield Finding(
-            "warning",
-            f"{count(unknown, 'control request')} are incomplete in the capture: leaders, ISRs and metadata are partly "
-            "unknown, and zombies and outages may be missing here.",
+            "warning" if lost else "note",
+            f"{MISSING.capitalize()} in the capture ({', '.join(lost) or 'other connections have gaps'}): leaders, "
+            "ISRs and metadata are partly unknown, and zombies and outages may be missing here.",
         )
     elif found.controllers and not found.zombies and not any(r.error == "STALE_CONTROLLER_EPOCH" for r in found.fenced):
         yield Finding("note", "No zombie controller: none was fenced after a later epoch had begun.")

@@ -6,7 +6,7 @@ kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
 kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
 kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers, kce.captures.spark.analyses.bounces,
 kce.captures.spark.analyses.reassignments, kce.captures.spark.analyses.under_replicated,
-kce.captures.spark.analyses.propagation
+kce.captures.spark.analyses.propagation, kce.captures.spark.analyses.isr_storms
 """
 
 from __future__ import annotations
@@ -574,13 +574,18 @@ def test_the_slowest_control_requests(spark):
 
 def test_two_controllers_at_once(spark):
     given = [sent(1, 4), sent(2, 5), sent(1, 4), sent(1, 4, 11), sent(2, 5), sent(3, 5)]
-    rows = run("overlaps", of(spark, given))
-    assert [
-        (r.controller_id, r.controller_epoch, r.later_id, r.later_epoch, r.requests, r.refused, r.packets) for r in rows
-    ] == [
-        (1, 4, 2, 5, 2, 1, [3, 4]),
-        (3, 5, 2, 5, 1, 0, [6]),  # two of one epoch
+    given += [{"controller_id": 1, "controller_epoch": 4}]  # perhaps refused: the capture lacks the response
+    overlaps = ANALYSES["overlaps"].run(of(spark, given))
+    assert columns(
+        overlaps.collect(), "controller_id controller_epoch later_id later_epoch requests refused unanswered packets"
+    ) == [
+        (1, 4, 2, 5, 3, 1, 1, [3, 4, 7]),
+        (3, 5, 2, 5, 1, 0, 0, [6]),  # two of one epoch
+        (1, 4, 3, 5, 1, 0, 1, [7]),
     ]
+    first, *_ = ANALYSES["overlaps"].findings(found(overlaps=told_rows("overlaps", overlaps)))
+    assert "sent 3 control requests" in first.text
+    assert "; 1 of them no broker refused, 1 got no answer (packets 3, 4, 7)." in first.text
 
 
 @pytest.mark.parametrize(
@@ -948,17 +953,24 @@ def test_a_rebalance_storm(spark):
 
 
 def test_epochs_that_go_down(spark):
-    given = [sent(1, 4), sent(2, 5), sent(1, 4, 11), sent(1, 4), sent(1, 4, server="other")]
+    unanswered = {"controller_id": 1, "controller_epoch": 4}  # perhaps refused: the capture lacks the response
+    given = [sent(1, 4), sent(2, 5), sent(1, 4, 11), sent(1, 4), sent(1, 4, server="other"), unanswered]
     states = [
         {"leader": 1, "leader_epoch": 3}, {"leader": 1, "leader_epoch": 2, "server": "other"},
         {"leader": 2, "leader_epoch": 2}, {"leader": 2, "leader_epoch": 2, "api_key": 4, "error_code": 11},
         {"leader": 2, "leader_epoch": 1, "response_error_code": 11}, {"leader": -2, "leader_epoch": 0},
         {"leader": 1, "leader_epoch": 0},  # after its deletion the topic is created again
+        {"leader": 1, "leader_epoch": 1, "partition": 1},
+        {"leader": 1, "leader_epoch": 0, "partition": 1, "response_error_code": None},
     ]  # fmt: skip
     rows = run("regressions", of(spark, given, states))
+    told = found(regressions=told_rows("regressions", ANALYSES["regressions"].run(of(spark, given, states))))
+    assert [each.text for each in ANALYSES["regressions"].findings(told) if each.severity == "alarm"] == [
+        "The controller epoch went down for broker 10.0.0.1:9093, which did not refuse it: 4 after 5 (packet 4).",
+    ]
     assert columns(rows, "epoch packet highest found refused") == [
         ("controller_epoch", 3, 5, 4, True), ("leader_epoch", 3, 3, 2, False), ("controller_epoch", 4, 5, 4, False),
-        ("leader_epoch", 4, 3, 2, True),
+        ("leader_epoch", 4, 3, 2, True), ("controller_epoch", 6, 5, 4, None),
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ and deleted under whose eyes.
 from __future__ import annotations
 
 import datetime
+import random
 import re
 
 import pytest
@@ -169,18 +170,61 @@ def test_nothing_follows_from_what_a_snap_length_cut_off(spark, tmp_path, name, 
     path = tmp_path / "cut.pcap"
     path.write_bytes(pcap(packets))
     found = analyze([path], spark=spark).findings()
-    assert any("control requests are incomplete in the capture" in each.text for each in found)
+    assert any("Control requests may be missing or incomplete in the capture" in each.text for each in found)
     told = [each.text for each in found if each.severity != "note"]
     false = "did not come back", "nobody took over", "under-replicated", "propagation", "at the end"
     assert [text for text in told if any(words in text for words in false)] == []
     for text in told:
         if "had no leader" in text:
-            assert text.endswith(" The next leader may have been announced earlier: control requests are incomplete.")
+            assert text.endswith(
+                " The next leader may have been announced earlier: control requests may be missing or incomplete."
+            )
         if "left the cluster" in text:
-            assert text.endswith("; whether it came back is unknown, as control requests are incomplete.")
+            assert "; whether it came back is unknown, as control requests may be missing" in text
     for each in found:
         if each.analysis == "under_replicated":
             assert "By the last state that is whole in the capture, " in each.text
-            assert each.text.endswith(" were not in sync; later ones may be incomplete.")
+            assert each.text.endswith(" were not in sync; later ones may be missing or incomplete.")
         if each.analysis == "propagation":
-            assert each.text.endswith(", or less: control requests are incomplete.")
+            assert each.text.endswith(", or less: control requests may be missing or incomplete.")
+
+
+@pytest.mark.parametrize(("name", "lost"), [
+    ("kafka-0.10.2.2-tour", 0.03), ("kafka-0.10.2.2-tour", 20), ("kafka-2.3.1-tour", 20), ("kafka-3.9.1-tour", 20),
+    ("kafka-3.9.1-zombie", 0.1),
+])  # fmt: skip
+def test_nothing_follows_from_packets_that_are_missing(spark, tmp_path, findings_of, name, lost):
+    """A share of the packets at random, or so many windows of half a second, with whole requests."""
+    chance = random.Random(1)
+    with CaptureFile(CAPTURES[name]) as capture:
+        packets = [(each.time_ns, each.data, each.wire_bytes) for each in capture]
+    if lost < 1:
+        kept = [packet for packet in packets if chance.random() >= lost]
+    else:
+        windows = [chance.uniform(packets[0][0], packets[-1][0]) for _ in range(lost)]
+        kept = [packet for packet in packets if not any(begin <= packet[0] < begin + 5e8 for begin in windows)]
+    path = tmp_path / "lossy.pcap"
+    path.write_bytes(pcap(kept))
+    found = analyze([path], spark=spark)
+    assert any("gaps in " in line and "connections, " in line for line in found.quality.lines())
+    whole = [(each.analysis, each.severity) for each in findings_of(name).findings()]
+    for each in found.findings():
+        if each.analysis in ("silences", "isr_storms", "propagation", "regressions", "zombie_leaders", "departures"):
+            assert each.severity == "note" or (each.analysis, each.severity) in whole, each.text
+        if each.analysis == "bounces":
+            assert "came back at least" in each.text
+            assert "nobody took over" not in each.text
+        if each.analysis == "outages" and "leader" in each.text:
+            assert each.text.startswith("Leaders moved") or each.text.endswith(" may be missing or incomplete.")
+        assert not each.text.startswith("No zombie controller")
+
+
+def test_a_lost_packet_of_one_client_casts_no_doubt(spark, tmp_path):
+    with CaptureFile(CAPTURES["kafka-3.9.1-tour"]) as capture:
+        packets = [(each.time_ns, each.data, each.wire_bytes) for each in capture]
+    number = next(n for n, packet in enumerate(packets) if n > len(packets) // 2 and b"tour-consumer" in packet[1])
+    path = tmp_path / "lossy.pcap"
+    path.write_bytes(pcap(packets[:number] + packets[number + 1 :]))
+    found = analyze([path], spark=spark)
+    assert (found.quality.gap_connections, found.quality.control_gaps) == (1, 0)
+    assert not any("missing" in each.text for each in found.findings() if each.severity != "note")

@@ -53,7 +53,9 @@ def rows(table, *values):
 
 FULL = found(
     files=("some/folder/incident.pcapng",),
-    quality=Quality(packets=1234, connections=3, requests=100, responses=99, unanswered=1, gaps=2, gap_bytes=3000),
+    quality=Quality(
+        packets=1234, connections=3, requests=100, responses=99, unanswered=1, gaps=2, gap_bytes=3000, gap_connections=1
+    ),
     requests=rows("requests", (6, "UpdateMetadata", 8, 90, 89, 2, 1000, 2000), (1, "Fetch", 17, 10, 10, 0, 1, 1)),
     controllers=rows(
         "controllers",
@@ -141,7 +143,7 @@ def test_incidents_come_first_then_findings_and_the_rest():
     ]  # fmt: skip
     assert [page.index(heading) for heading in headings] == sorted(page.index(heading) for heading in headings)
     assert "1,234 packets" in page
-    assert "2 gaps in connections, 3,000 bytes missing" in page
+    assert "2 gaps in 1 of 3 connections, 3,000 bytes missing" in page
     assert "incident.pcapng Control requests from 2026-11-21 02:45:00 to 02:45:50 UTC" in page
     assert "some/folder" not in page
     assert FULL.findings()[0].text.removesuffix(" (packets 386, 388).") in page
