@@ -35,6 +35,14 @@ def restarts(steps: Iterable[Step]) -> list[Restart]:
     return sorted(Restart(place, broker_id) for broker_id, received in by_broker.items() for place in _of_one(received))
 
 
+def can_be_found(steps: Iterable[Step]) -> bool:
+    """Whether requests of controllers carry broker epochs, or there are none: then there is nothing to find."""
+    epochs = [
+        getattr(step.request.body, "broker_epoch", -1) for step in steps if step.request.api_key in CONTROL_REQUESTS
+    ]
+    return not epochs or max(epochs) >= 0
+
+
 def needed(restarts: Iterable[Restart], steps: Iterable[Step]) -> list[Restart]:
     """The restarts of brokers that receive ``steps`` both before and after them."""
     first: dict[int | None, Place] = {}

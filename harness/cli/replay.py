@@ -25,7 +25,7 @@ from kce.captures.record.recorder import Recorder, TappedStream
 from kce.captures.replay.impersonation import Impersonator
 from kce.captures.replay.recording import Recording, Step
 from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Target, Verdict, target_of
-from kce.captures.replay.restarts import Restart, needed, restarts
+from kce.captures.replay.restarts import Restart, can_be_found, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
 from kce.harness import interrupts
@@ -103,7 +103,7 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 @click.option("--broker-epoch", metavar="N|current", help="Replace broker epochs; current: with those in ZooKeeper.")
 @click.option(
     "--restart", is_flag=True,
-    help="Restart a broker of the running `kce up` where the recorded one was restarted.",
+    help="Restart a broker of the running `kce up` where the recorded one was restarted (Kafka 2.2 and later).",
 )  # fmt: skip
 @click.option(
     "--answer-seconds",
@@ -207,6 +207,8 @@ def replay(
             answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile), restarts=restarted,
             restart=partial(_restart, find_cluster(cluster_file), rewriter) if restart else None,
         )  # fmt: skip
+        if role == "controller" and not can_be_found(steps):
+            click.echo("kce: restarts are not found in a recording without broker epochs (Kafka before 2.2)", err=True)
         if role == "controller" and not restart:
             _warn_of(restarted)
         try:

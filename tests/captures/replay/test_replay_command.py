@@ -89,6 +89,13 @@ def test_wrong_arguments(arguments, expected, tmp_path, monkeypatch):
     assert expected in err
 
 
+def test_where_restarts_cannot_be_found_it_says_so():
+    told = "restarts are not found in a recording without broker epochs"
+    for name, is_told in (("kafka-1.1.1-tour", True), ("kafka-2.3.1-tour", False)):
+        _, _, err = kce(CAPTURES[name], "--as", "controller", "--broker", "1", "--to", "127.0.0.1:1")
+        assert (told in err) == is_told
+
+
 def test_an_interrupted_replay_says_so_and_what_it_has_sent():
     """Of one whose first request is never answered."""
     with socket.create_server(("127.0.0.1", 0)) as server:
