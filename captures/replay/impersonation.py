@@ -116,7 +116,8 @@ class Impersonator:
         except wire.EncodeError as e:
             entry.step = None
             entry.why = (
-                f"the recorded response (version {step.response.version}) cannot be encoded in this version ({e})"
+                f"the recorded response is of version {step.response.version} and cannot be given in this one: let "
+                f"the controller have the inter.broker.protocol.version of the recorded ({e})"
             )
             self.answered.append(entry)
             return None, 0

@@ -20,6 +20,9 @@ from kce.wire.vocabulary import Endpoint
 from kce.zookeeper.model import BrokerId, RegisteredBroker
 from kce.zookeeper.registration import BrokerIdInUse
 
+#: Signals within this time are one.
+_ONE_WISH_S = 0.1
+
 
 async def be_broker(
     broker: Impersonator,
@@ -43,9 +46,20 @@ async def be_broker(
             bound = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
             endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
         async with _registered(registry, RegisteredBroker(BrokerId(broker_id), tuple(endpoints), rack)):
-            click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
-            await _wait_for_signal()
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
+                await anext(signals)
+                code = _print_answered(broker)
+                # `timeout` signals its child, and then the child's group: that is no second wish
+                with trio.move_on_after(_ONE_WISH_S):
+                    async for _ in signals:
+                        pass
         nursery.cancel_scope.cancel()
+    return code
+
+
+def _print_answered(broker: Impersonator) -> int:
+    """The exit code."""
     for answered in broker.answered:
         click.echo(str(answered))
     unanswered = sum(1 for answered in broker.answered if answered.step is None)
@@ -62,9 +76,3 @@ async def _registered(registry: tuple[str | None, Path | None], broker: Register
         except BrokerIdInUse as e:
             raise HarnessError(str(e)) from None
         yield
-
-
-async def _wait_for_signal() -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            return

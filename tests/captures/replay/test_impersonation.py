@@ -90,3 +90,17 @@ async def test_nonsense_ends_the_connection_and_is_reported():
         await here.send_all(wire.frame(b"\x00\x00\x00"))
         assert await here.receive_some() == b""
     assert "could not be decoded" in str(broker.answered[0])
+
+
+async def test_a_recorded_broker_that_is_too_old_for_a_controller_says_what_to_set():
+    talk = Conversation()
+    talk.at(0).ask(wire.LeaderAndIsrRequest(), 0, 1, "1")
+    error = wire.LeaderAndIsrPartitionError(topic_name="orders", partition_index=0)
+    talk.answer(wire.LeaderAndIsrResponse(partition_errors=(error,)), 0, 1)
+    broker = Impersonator(talk.recording().steps)
+    here, there = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.serve, there)
+        assert await ask(here, wire.LeaderAndIsrRequest(), 7, 5) is None
+    (answered,) = map(str, broker.answered)
+    assert "let the controller have the inter.broker.protocol.version of the recorded" in answered

@@ -5,6 +5,7 @@ Covers: harness/cli/replay.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -20,9 +21,10 @@ from click.testing import CliRunner
 from kce import wire
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.record.recorder import Recorder, TappedStream
+from kce.captures.replay.impersonation import Impersonator
 from kce.captures.replay.recording import Recording
 from kce.harness import Cluster
-from kce.harness.cli import cli
+from kce.harness.cli import cli, impersonate
 from tests.captures.made_files import pcap
 from tests.captures.replay.test_impersonation import ask
 from tests.captures.samples import CAPTURES
@@ -178,6 +180,23 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         assert "UpdateMetadata v8 #0: answered" in output
         assert "LeaderAndIsr v7" in output
         assert "0 of them without a recorded response" in output
+
+
+async def test_a_second_signal_does_not_lose_what_a_recorded_broker_answered(monkeypatch):
+    said = []
+
+    def say(text, err=False):
+        said.append(text)
+        signal.raise_signal(signal.SIGINT)  # as `timeout` does, which signals its child and its group
+
+    @contextlib.asynccontextmanager
+    async def registered(*_):
+        yield
+
+    monkeypatch.setattr(impersonate, "_registered", registered)
+    monkeypatch.setattr(impersonate.click, "echo", say)
+    assert await impersonate.be_broker(Impersonator([]), 2, None, ["DATA"], (None, None), None) == 0
+    assert said[1:] == ["0 requests, 0 of them without a recorded response"]
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.
