@@ -28,6 +28,9 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _LINE: Final = 64
+#: OpenSSL's reasons for what is no TLS at all; and a record with Java's alert
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST")
+_INTERNAL_ERROR: Final = b"\x15\x03\x03\x00\x02\x02\x50"
 #: for how long an alert may take to be sent
 _ALERT_S: Final = 1
 _unsent: Final = WeakKeyDictionary[SecuredStream, ssl.MemoryBIO]()
@@ -143,6 +146,11 @@ class Tls:
         return ConfigError(f"{self.config.where}: its certificates cannot be used: {error}")
 
 
+def _alert_of(error: ssl.SSLError) -> bytes:
+    """What Java says to a peer that does not speak TLS, where OpenSSL says nothing."""
+    return _INTERNAL_ERROR if error.reason in _NOT_TLS else b""
+
+
 async def handshake(stream: SecuredStream) -> bytes | None:
     """The peer's verified certificate in DER; None if it has shown none. Raises trio.BrokenResourceError.
 
@@ -151,7 +159,7 @@ async def handshake(stream: SecuredStream) -> bytes | None:
     try:
         await stream.do_handshake()
     except trio.BrokenResourceError as e:
-        if isinstance(e.__cause__, ssl.SSLError) and (alert := _unsent[stream].read()):
+        if isinstance(e.__cause__, ssl.SSLError) and (alert := _unsent[stream].read() or _alert_of(e.__cause__)):
             with trio.move_on_after(_ALERT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await stream.transport_stream.send_all(alert)
         raise

@@ -179,7 +179,7 @@ async def test_a_failed_handshake_closes_only_its_connection() -> None:  # rule 
         with pytest.raises(ConnectionLost):
             await ask(bad, VERSIONS)
         plaintext = await running.link(None)
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(wire.LimitExceeded, match="frame length 352518912 "):
             await ask(plaintext, VERSIONS)
         await ask(good, VERSIONS)
         for link in (good, bad, plaintext):
@@ -199,6 +199,15 @@ async def test_a_client_is_told_why_its_handshake_failed(version: str) -> None: 
                 await stream.receive_some()
             assert isinstance(failed.value.__cause__, ssl.SSLError)
             assert "ALERT" in (failed.value.__cause__.reason or "")
+
+
+@pytest.mark.parametrize("said", [wire.frame(b"\0\x12\0\0\0\0\0\1\0\4test"), b"GET / HTTP/1.0\r\n\r\n"])
+async def test_a_client_that_does_not_speak_tls_gets_the_alert_of_java(said: bytes) -> None:  # rule B9.3
+    async with secured(properties("SSL")) as running:
+        (endpoint,) = running.server.bound_listeners()
+        async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as client_of_plaintext:
+            await client_of_plaintext.send_all(said)
+            assert b"".join([data async for data in client_of_plaintext]) == b"\x15\3\3\0\2\2\x50"
 
 
 async def test_a_slow_handshake_delays_nobody_and_is_ended_when_it_is_idle() -> None:
