@@ -14,7 +14,8 @@ UNLIMITED = 2**31 - 1
 class ConnectionLimits:
     """Limits on open connections and on connections created per second.
 
-    ``of_listener`` and ``rate_of_listener`` hold the listeners with their own limit.
+    ``of_listener`` and ``rate_of_listener``: a listener without its own limit has the broker's for itself, the
+    inter-broker listener too (rules B1.47, B1.50).
     """
 
     total: int = UNLIMITED
@@ -35,8 +36,10 @@ class ConnectionLimits:
             raise read.refusal("max.connections.per.ip", "must be at least 1 without max.connections.per.ip.overrides")
 
         def of_listeners(setting: str) -> dict[str, int]:
-            keys = {name: f"listener.name.{name.lower()}.{setting}" for name in names}
-            return {name: read.listener_integer(name, setting) for name, key in keys.items() if read.given(key)}
+            of_broker = read.integer(setting)
+            own = {name for name in names if read.given(f"listener.name.{name.lower()}.{setting}")}
+            limited = names if of_broker < UNLIMITED else own
+            return {name: read.listener_integer(name, setting) if name in own else of_broker for name in limited}
 
         return cls(
             total=read.integer("max.connections"),

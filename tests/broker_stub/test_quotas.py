@@ -55,12 +55,15 @@ def test_limits_from_properties() -> None:
     )
     assert found == ConnectionLimits(
         total=7,
-        of_listener={"B": 3},
+        of_listener={"A": 7, "B": 3},
         per_ip=0,
         per_ip_overrides={"127.0.0.1": 2, "::1": 3, ADDRESS: 4},
         rate_of_listener={"A": 5},
         samples=2,
     )
+    found = limits(max_connection_creation_rate="2", listener_name_a_max_connection_creation_rate="5")
+    # rule B1.47: the broker's limits are those of each listener by itself, too, of the protected one
+    assert (found.rate, found.rate_of_listener, found.of_listener) == (2, {"A": 5, "B": 2}, {})
     with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip=0: must be at least 1 without"):
         limits(max_connections_per_ip="0")
 
