@@ -87,6 +87,15 @@ def _named(found: Any) -> Address:
     return host.removeprefix(_IPV4_MAPPED), port
 
 
+def _with_zone_index(host: str) -> str:
+    """The C library knows a zone by its name only in addresses of a link, Java in all: ``::1%lo``."""
+    address, percent, zone = host.rpartition("%")
+    try:
+        return f"{address}%{socket.if_nametoindex(zone)}" if percent else host
+    except OSError:  # a number, or no interface
+        return host
+
+
 class RealWorld(World):
     """The world of a node of this process."""
 
@@ -95,6 +104,7 @@ class RealWorld(World):
         self.disk = RealDisk(self.machine)
 
     async def bind(self, host: str, port: int) -> RealListener:
+        host = _with_zone_index(host)
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         bound = socket.socket(family, kind, protocol)
@@ -108,7 +118,7 @@ class RealWorld(World):
         return RealListener(bound)
 
     async def connect(self, host: str, port: int) -> Connected:
-        stream = await trio.open_tcp_stream(host, port)  # sets TCP_NODELAY
+        stream = await trio.open_tcp_stream(_with_zone_index(host), port)  # sets TCP_NODELAY
         connected = socket.socket(fileno=stream.socket.detach())
         try:
             return _connected(connected)

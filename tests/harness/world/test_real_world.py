@@ -45,6 +45,24 @@ def test_a_client_of_ipv4_has_its_own_name_on_a_listener_of_ipv6() -> None:
     assert real_world._named(("127.0.0.1", 5)) == ("127.0.0.1", 5)
 
 
+async def test_a_zone_has_the_name_of_its_interface() -> None:
+    world = RealWorld()
+    try:
+        listener = await world.bind(f"::1%{socket.if_indextoname(1)}", 0)
+    except OSError as e:
+        if e.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            pytest.skip("no IPv6")
+        raise
+    listener.listen(1)
+    dialled = await world.connect(f"::1%{socket.if_indextoname(1)}", listener.address[1])
+    accepted = await listener.accept()
+    for each in (dialled, accepted):
+        await each.stream.aclose()
+    listener.close()
+    with pytest.raises(OSError, match="not known"):
+        await world.bind("::1%nowhere", 0)
+
+
 async def test_accepted_sockets_keep_alive_and_do_not_delay() -> None:  # rule B1.14
     world = RealWorld()
     listener = await world.bind("127.0.0.1", 0)
