@@ -42,6 +42,8 @@ from tests.interop.real_kafka import real_brokers
 
 BROKERS = [1, 2, 3, 4]
 PARTITIONS, GROWN, REPLICAS = 3, 6, 3
+#: the version of CreateTopics that librdkafka sends; later ones list all settings of each topic
+CREATION = 4
 TIMEOUT_MS = 300_000
 #: a poll of thousands of partitions takes CPU from the cluster: at most one part in so many of the time is for polls
 POLL_S, POLL_SHARE = 0.001, 5
@@ -147,7 +149,7 @@ def create_one_by_one(addresses: Mapping[int, str], controller: int, names: Sequ
         }
         begin = time.perf_counter()
         for name in names:
-            answer: Any = decoded(ask(connections[controller], framed(creation([name]), 7)), 19, 7)
+            answer: Any = decoded(ask(connections[controller], framed(creation([name]), CREATION)), 19, CREATION)
             check([topic.error_code for topic in answer.topics])
             named = (wire.MetadataRequestTopic(name=name),)
             poll = framed(wire.MetadataRequest(topics=named, allow_auto_topic_creation=False), 9)

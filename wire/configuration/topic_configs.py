@@ -164,7 +164,7 @@ def check_topic_config(config: Mapping[str, str], inherited: Mapping[str, str] =
             f"conflict topic config setting {_COMPACTION_LAGS[0]} ({least}) > {_COMPACTION_LAGS[1]} ({most})",
         )
     for name, words in _NO_TIERED_STORAGE.items():
-        if TOPIC_CONFIGS[name].parse(config.get(name, "false")):
+        if name in config and TOPIC_CONFIGS[name].parse(config[name]):
             raise ConfigError(f"{name}={config[name]}: must be false, as there is no tiered storage", words)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from numba.core.errors import NumbaError
 
+from kce.captures.errors import CaptureError
 from kce.captures.files import linking, machine_code
 from kce.captures.files.linking import CannotLink, link
 from kce.captures.files.machine_code import Kernel, compiled
@@ -215,8 +216,9 @@ def test_machine_code_that_may_not_run(monkeypatch):
         return -1
 
     monkeypatch.setattr(linking, "_mprotect", forbidden)
-    with pytest.raises(PermissionError, match="no memory for machine code: Permission denied"):
+    with pytest.raises(CaptureError, match="forbids machine code") as refused:
         Kernel(total)(ROWS[0], 0)
+    assert str(refused.value.__cause__) == "[Errno 13] no memory for machine code: Permission denied"
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])

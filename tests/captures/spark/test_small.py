@@ -16,7 +16,7 @@ from tests.captures.samples import CAPTURES
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 
 #: One for each analysis (some join with a broadcast table), and some that prepare.
-MAX_JOBS = 91
+MAX_JOBS = 92
 
 
 @pytest.mark.slow
