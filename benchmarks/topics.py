@@ -18,7 +18,6 @@ Both clusters are warm: they first run everything once with --warm-up topics. Ka
 from __future__ import annotations
 
 import argparse
-import itertools
 import socket
 import tempfile
 import time
@@ -51,30 +50,28 @@ POLL_S, POLL_SHARE = 0.001, 5
 POLL_ONE_S = 0.0002
 
 
+def framed(request: wire.Message, version: int) -> bytes:
+    return wire.frame(wire.encode_request(request, api_version=version, correlation_id=1, client_id="benchmark"))
+
+
+def decoded(response: bytes, request: wire.Message, version: int) -> Any:
+    return wire.decode_response(response, api_key=request.__api_key__, api_version=version)[1]
+
+
 class Client:
     """A connection to one broker. Sends one request at a time."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self._frames = wire.FrameBuffer(max_frame_bytes=1 << 30)
-        self._correlation_ids = itertools.count()
 
     async def ask(self, request: Any, version: int) -> Any:
-        await self.send(request, version)
-        return await self.answer(request, version)
-
-    async def send(self, request: Any, version: int) -> None:
-        frame = wire.encode_request(
-            request, api_version=version, correlation_id=next(self._correlation_ids), client_id="benchmark"
-        )
-        await self.stream.send_all(wire.frame(frame))
-
-    async def answer(self, request: Any, version: int) -> Any:
+        await self.stream.send_all(framed(request, version))
         while (response := self._frames.next_frame()) is None:
             data = await self.stream.receive_some(1 << 20)
             assert data, "the broker closed the connection"
             self._frames.receive_data(data)
-        return wire.decode_response(response, api_key=request.__api_key__, api_version=version)[1]
+        return decoded(response, request, version)
 
 
 async def polled(ask: Callable[[], Awaitable[Any]], holds: Callable[[Any], bool]) -> None:
@@ -149,26 +146,19 @@ def create_one_by_one(addresses: Mapping[int, str], controller: int, names: Sequ
         }
         begin = time.perf_counter()
         for name in names:
-            answer: Any = decoded(ask(connections[controller], framed(creation([name]), CREATION)), 19, CREATION)
+            request = creation([name])
+            answer = decoded(ask(connections[controller], framed(request, CREATION)), request, CREATION)
             check([topic.error_code for topic in answer.topics])
             named = (wire.MetadataRequestTopic(name=name),)
-            poll = framed(wire.MetadataRequest(topics=named, allow_auto_topic_creation=False), 9)
-            waiting = list(connections.values())
+            poll = wire.MetadataRequest(topics=named, allow_auto_topic_creation=False)
+            encoded, waiting = framed(poll, 9), list(connections.values())
             while waiting:
                 for connection in waiting:
-                    connection.sendall(poll)
-                waiting = [connection for connection in waiting if not holds(decoded(receive(connection), 3, 9))]
+                    connection.sendall(encoded)
+                waiting = [connection for connection in waiting if not holds(decoded(receive(connection), poll, 9))]
                 if waiting:
                     time.sleep(POLL_ONE_S)
         return time.perf_counter() - begin
-
-
-def framed(request: wire.Message, version: int) -> bytes:
-    return wire.frame(wire.encode_request(request, api_version=version, correlation_id=1, client_id="benchmark"))
-
-
-def decoded(response: bytes, api_key: int, version: int) -> wire.Message:
-    return wire.decode_response(response, api_key=api_key, api_version=version)[1]
 
 
 async def operations(

@@ -88,7 +88,7 @@ class KafkaZkClient(RegistrationClient):
             found.append(await outcome.acapture(self.get_topic_assignments, expected))
 
         async with trio.open_nursery() as nursery:  # errors leave it as they are, not in a group
-            nursery.start_soon(read)
+            nursery.start_soon(read)  # which is sent behind the request for the names
             names = await outcome.acapture(self.get_topics)
         return names.unwrap(), found[0].unwrap()
 

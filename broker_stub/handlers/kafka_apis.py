@@ -154,8 +154,7 @@ def _as_kafka_reads(
     """A request that is not quite right: Kafka ignores bytes after it, which librdkafka sends, and reads a client id in
     another encoding than UTF-8 with U+FFFD in it. Raises wire.DecodeError."""
     if isinstance(refused, wire.TrailingBytes) and isinstance(refused.message, wire.Message):
-        end = len(frame) - len(refused.left_over)
-        return (yield from decode(frame[:end]))
+        return wire.decode_request_header(frame), refused.message
     end = _CLIENT_ID + int.from_bytes(frame[_CLIENT_ID - 2 : _CLIENT_ID], signed=True)
     readable = frame[_CLIENT_ID:end].decode(errors="replace").encode()
     if not isinstance(refused, wire.InvalidValue) or readable == frame[_CLIENT_ID:end] or len(readable) >= 2**15:

@@ -147,7 +147,7 @@ def take_over(client: Any, on_watch: Callable[[bytes, int], None]) -> None:
                     continue
             pending = client._pending
             requests, _, expected = pending[0] if pending else (None, None, 0)
-            if xid < 0 or not isinstance(requests, Requests):  # a ping, or kazoo's
+            if xid < 0 or not isinstance(requests, Requests):  # an event or a ping, or kazoo's
                 if (answered := read_one(read_timeout)) is not None:
                     return answered
                 continue
