@@ -23,7 +23,7 @@ from benchmarks.rows import Row, report
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig, LogManager, LogManagerConfig
 from kce.broker_stub.log import LogConfig
-from kce.broker_stub.ports import Address, FrameMemory, InTurn, Link
+from kce.broker_stub.ports import Address, FrameMemory, InTurns, Link
 from kce.harness.links import Links
 from kce.harness.node_links import NodeLinks
 from kce.harness.world import Connected, Listener, RealWorld
@@ -90,13 +90,13 @@ class BareConnection(Link):
         self._last_received = trio.current_time()
         return self._buffer.receive_frame(data)
 
-    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         def on_bytes() -> bool:
             self._has_input = True
             return on_input() and not self._ends
 
         if not self._ends:
-            await self._stream.wait_for_input(on_bytes, in_turn)
+            await self._stream.wait_for_input(on_bytes, turns)
 
     def stop_waiting(self) -> None:
         self._stream.stop_waiting()

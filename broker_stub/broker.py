@@ -267,6 +267,7 @@ class Broker:
             self.credentials.token_lookup = tokens.credential
         sasl = SaslServices(credentials=self.credentials, random=secrets or random, now_ms=log_manager.now_ms)
         self.socket_server = SocketServer(config, KafkaApis(services), bind, sasl)
+        self.replication.timer.later = self.socket_server.data_plane.turns.later
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
         self._shutting_down = trio.Lock()
         self._nursery: trio.Nursery | None = None

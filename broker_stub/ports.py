@@ -26,8 +26,16 @@ from kce.wire.vocabulary import NO_LEADER, TopicPartition
 
 #: host and port
 Address: TypeAlias = tuple[str, int]
-#: calls what it gets, now or later
-InTurn: TypeAlias = Callable[[Callable[[], None]], None]
+
+
+class InTurns(Protocol):
+    """Whose turn it is to deal with input."""
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Call it, now or later."""
+
+    def end_slice(self) -> None:
+        """All whose input was found by one look for it have been passed to ``call``."""
 
 
 class FrameMemory(Protocol):
@@ -74,7 +82,7 @@ class Link(Protocol):
     def receive_nowait(self) -> bytes | None:
         """The next frame, if it has come and nothing speaks against handing it out now."""
 
-    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """Call ``on_input``, not in this task, whenever there is something to ``receive_nowait``. It must not raise.
 
         Returns when it returns False, when ``stop_waiting`` is called, when only ``receive`` can tell what has come,

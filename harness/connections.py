@@ -9,7 +9,7 @@ from weakref import WeakSet
 import trio
 
 from kce import wire
-from kce.broker_stub.ports import FrameMemory, InTurn
+from kce.broker_stub.ports import FrameMemory, InTurns
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
 from kce.harness.links import Links
 from kce.harness.observed_link import ObservedLink
@@ -185,7 +185,7 @@ class Link:
 
     def receive_nowait(self) -> bytes | None:
         """See broker_stub.ports.Link. None while somebody looks at frames: `receive` lets them look."""
-        if self._links.observed or self._has_ready():
+        if self._links.observed or (self._observed is not None and self._observed.ready):
             return self._next_ready()
         try:
             if self._is_plain:
@@ -215,7 +215,7 @@ class Link:
         self.last_received = self._clock()
         return self._buffer.receive_frame(data)
 
-    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """See broker_stub.ports.Link."""
         stream = self._parts_stream
         if stream is None or not self._is_plain or self._links.observed or self._has_ready() or self._ends:
@@ -225,7 +225,7 @@ class Link:
             self._has_input = True
             return not self._links.observed and on_input() and not self._ends
 
-        await stream.wait_for_input(on_bytes, in_turn)
+        await stream.wait_for_input(on_bytes, turns)
 
     def stop_waiting(self) -> None:
         """See broker_stub.ports.Link."""
@@ -256,10 +256,10 @@ class Link:
         stream = self._parts_stream
         if stream is None or not self._is_plain or self._links.observed:
             return False
-        frames = [payload for payload in payloads if isinstance(payload, bytes)]
-        if len(frames) < len(payloads):
+        try:
+            data = wire.frames(payloads)  # type: ignore[arg-type]
+        except TypeError:  # one of them is stored
             return False
-        data = wire.frames(frames)
         try:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`

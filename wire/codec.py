@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from construct import Construct
@@ -93,8 +94,8 @@ def _decoder(construct: Construct, *, in_steps: bool = False) -> Callable[..., A
     return s.function("decode", f"frame, at, left={UNLIMITED}")
 
 
-def _decode_value(s: Source, construct: Construct) -> str:
-    """Generate code that decodes one value; returns the expression for it."""
+def _decode_value(s: Source, construct: Construct, length: str | None = None) -> str:
+    """Generate code that decodes one value; returns the expression for it. ``length``: its variable, once read."""
     code = code_of(construct)
     if code is not None:
         v = s.fresh("v")
@@ -106,9 +107,9 @@ def _decode_value(s: Source, construct: Construct) -> str:
         case AsStruct():
             return _decode_struct(s, construct)
         case String() | Bytes():
-            return _decode_bytes(s, construct)
+            return _decode_bytes(s, construct, length)
         case Array():
-            return _decode_array(s, construct)
+            return _decode_array(s, construct, length)
         case NullableStruct():
             v = s.fresh("v")
             s("at += 1")
@@ -121,16 +122,22 @@ def _decode_value(s: Source, construct: Construct) -> str:
 def _decode_struct(s: Source, construct: AsStruct) -> str:
     values: dict[str, str] = {}
     cls, tags = construct.cls, tags_of(construct)
-    for part in parts_of(construct):
+    parts = list(parts_of(construct))
+    known_length: str | None = None
+    for part, following in zip_longest(parts, parts[1:]):
         if isinstance(part, Run):
             names = [s.fresh("v") for _ in part.fields]
-            unpack, size = s.unpack(part.code)
-            s(f"{', '.join(names)}, = {unpack}(frame, at)")
+            length = _length_after(following)
+            known_length = None if length is None else s.fresh("n")
+            read = names if known_length is None else [*names, known_length]
+            unpack, size = s.unpack(part.code + (code_of(length.fixed) or "" if length is not None else ""))
+            s(f"{', '.join(read)}, = {unpack}(frame, at)")
             s(f"at += {size}")
             for v, (name, field) in zip(names, part.fields, strict=True):
                 values[name] = f"UUID(bytes={v})" if isinstance(field, Uuid) else v
         elif part[1] is not tags:
-            values[part[0]] = _decode_value(s, part[1])
+            values[part[0]] = _decode_value(s, part[1], known_length)
+            known_length = None
     o = s.fresh("o")
     s(f"{o} = {s.constant(twin(cls), 'Twin')}()")
     for f in cls.__fields__:
@@ -148,10 +155,26 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     return o
 
 
-def _decode_length(s: Source, length: Length) -> str:
-    """Generate code that decodes a length or count; returns its variable: -1 for null, otherwise at least 0."""
-    n = s.fresh("n")
-    if length.compact:
+def _length_after(part: Run | tuple[str, Construct] | None) -> Length | None:
+    """The length of fixed size at the beginning of the part of a structure, which one struct call can read, too."""
+    length: Length | None = None
+    match part:
+        case (_, (String() | Bytes()) as construct):
+            length = construct.length
+        case (_, Array() as construct):
+            length = construct.count
+    return None if length is None or length.compact else length
+
+
+def _decode_length(s: Source, length: Length, read: str | None) -> str:
+    """Generate code that decodes a length or count; returns its variable: -1 for null, otherwise at least 0.
+
+    ``read``: the variable, if it is read already.
+    """
+    n = read or s.fresh("n")
+    if read is not None:
+        pass
+    elif length.compact:
         s(f"{n} = frame[at] - 1")
         s("at += 1")
         with s.block(f"if {n} > 126"):
@@ -166,8 +189,8 @@ def _decode_length(s: Source, length: Length) -> str:
     return n
 
 
-def _decode_bytes(s: Source, construct: String | Bytes) -> str:
-    n = _decode_length(s, construct.length)
+def _decode_bytes(s: Source, construct: String | Bytes, length: str | None) -> str:
+    n = _decode_length(s, construct.length, length)
     v = s.fresh("v")
     with s.unless_null(construct.length.nullable, f"{n} < 0", f"{v} = None"):
         limit = f" or {n} > {MAX_STRING_BYTES}" if isinstance(construct, String) else ""
@@ -184,8 +207,8 @@ def _decode_bytes(s: Source, construct: String | Bytes) -> str:
     return v
 
 
-def _decode_array(s: Source, construct: Array) -> str:
-    n = _decode_length(s, construct.count)
+def _decode_array(s: Source, construct: Array, length: str | None) -> str:
+    n = _decode_length(s, construct.count, length)
     v = s.fresh("v")
     element = construct.element
     with s.unless_null(construct.count.nullable, f"{n} < 0", f"{v} = None"):
@@ -245,18 +268,19 @@ def _encode_value(s: Source, construct: Construct, value: str) -> None:
             _encode_struct(s, construct, value)
         case String():
             with _unless_none(s, construct.length, value):
-                data = s.fresh("data")
-                with s.block(f"if not isinstance({value}, str)"):
+                data, n = s.fresh("data"), s.fresh("n")
+                with s.block(f"if {value}.__class__ is not str and not isinstance({value}, str)"):
                     s("raise Refuse")
                 s(f"{data} = {value}.encode()")
-                with s.block(f"if len({data}) > {MAX_STRING_BYTES}"):
+                s(f"{n} = len({data})")
+                with s.block(f"if {n} > {MAX_STRING_BYTES}"):
                     s("raise Refuse")
-                _encode_length(s, construct.length, f"len({data})")
-                s(f"append({data})")
+                s(f"append({_length(s, construct.length, n)} + {data})")
         case Bytes():
             with _unless_none(s, construct.length, value):
                 data = s.fresh("data")
-                s(f"{data} = {'octets_or_stored' if isinstance(construct, Records) else 'octets'}({value})")
+                octets = "octets_or_stored" if isinstance(construct, Records) else "octets"
+                s(f"{data} = {value} if {value}.__class__ is bytes else {octets}({value})")
                 _encode_length(s, construct.length, f"len({data})")
                 s(f"append({data})")
         case Array():
@@ -315,11 +339,13 @@ def _encode_struct(s: Source, construct: AsStruct, value: str) -> None:
         s(f"write_tags(append, {fields})")
 
 
+def _length(s: Source, length: Length, n: str) -> str:
+    """The expression for an encoded length or count."""
+    return f"write_uvarint({n} + 1)" if length.compact else f"{s.pack(code_of(length.fixed) or '')}({n})"
+
+
 def _encode_length(s: Source, length: Length, n: str) -> None:
-    if length.compact:
-        s(f"append(write_uvarint({n} + 1))")
-    else:
-        s(f"append({s.pack(code_of(length.fixed) or '')}({n}))")
+    s(f"append({_length(s, length, n)})")
 
 
 def _unless_none(s: Source, length: Length, value: str) -> Any:

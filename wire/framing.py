@@ -28,6 +28,8 @@ def frame_prefix(length: int) -> bytes:
 
 def frames(payloads: Sequence[bytes]) -> bytes:
     """Several payloads, each with its length before it. Raises EncodeError."""
+    if len(payloads) == 1:
+        return frame(payloads[0])
     pieces: list[bytes] = []
     for payload in payloads:
         pieces += frame_prefix(len(payload)), payload
@@ -68,9 +70,10 @@ class FrameBuffer:
 
     def receive_frame(self, data: bytes | bytearray) -> bytes | None:
         """``receive_data``, then ``next_frame``. Raises LimitExceeded."""
-        if self._start == len(self._buffer) and len(data) >= 4:
+        size = len(data) - 4
+        if size >= 0 and self._start == len(self._buffer):
             (length,) = _LENGTH.unpack_from(data)
-            if length == len(data) - 4 and length <= self.max_frame_bytes:  # as most often
+            if length == size <= self.max_frame_bytes:  # as most often
                 return bytes(data[4:])
         self.receive_data(data)
         return self.next_frame()

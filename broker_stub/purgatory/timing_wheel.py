@@ -126,6 +126,8 @@ class Timer:
         self._buckets: list[_Bucket] = []
         self._wheel: _Wheel | None = None
         self._soon = _Bucket(self)
+        #: whether it will call what it gets, after the requests that are handled now: see ``Turns.later``
+        self.later: Callable[[Callable[[], None]], bool] = lambda _: False
         self._earlier = trio.Event()
         #: trio.current_time, or what it calls; whole microseconds of it count: what is finer comes from how
         #: floating-point numbers are added up
@@ -140,8 +142,10 @@ class Timer:
             if at_once:
                 task.run()
             else:
+                is_first = not self._soon.tasks
                 task.put(self._soon)
-                self._earlier.set()
+                if is_first and not self.later(self._run_soon):
+                    self._earlier.set()
             return
         task.deadline_ms = self._deadline_ms(delay_ms)
         self._add(task)
@@ -175,8 +179,7 @@ class Timer:
 
     def advance(self) -> None:
         """Run what is due by now."""
-        for task in self._taken(self._soon):
-            task.run()
+        self._run_soon()
         now_ms = self._now_ms()
         while self._buckets and self._buckets[0].expiration_ms <= now_ms:
             bucket = heapq.heappop(self._buckets)
@@ -185,6 +188,10 @@ class Timer:
             bucket.expiration_ms = -1
             for task in self._taken(bucket):
                 self._add(task)
+
+    def _run_soon(self) -> None:
+        for task in self._taken(self._soon):
+            task.run()
 
     @staticmethod
     def _taken(bucket: _Bucket) -> Iterator[Timed]:

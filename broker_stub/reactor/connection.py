@@ -180,7 +180,7 @@ class Connection(Outgoing):
         """Serve what comes, as long as nothing must be waited for."""
         self._waits_for_input = bool(self._in_progress)
         try:
-            await self._link.wait_for_input(self._serve_at_once, self._owner.turns.call)
+            await self._link.wait_for_input(self._serve_at_once, self._owner.turns)
         finally:
             self._waits_for_input = False
         if self._failure is not None:
@@ -201,24 +201,47 @@ class Connection(Outgoing):
                     return True
                 self._phase = Phase.IN_PROGRESS
                 if not self._owner.is_blocked:
-                    self._rest = self._serve_frames()
+                    rest = self._serve_frames()
+                    if rest is not Rest.NOTHING:
+                        self._rest = rest
                     return self._rest is Rest.NOTHING
         except Exception as e:  # noqa: BLE001 - raised in the task
             self._failure = e
         return False
 
     def _serve_frames(self) -> Rest:
-        """Handle what has come, and write the responses; what cannot be done without waiting."""
+        """Handle what has come, and write the responses; what cannot be done without waiting.
+
+        The responses to several connections leave together at the end of the slice: a client that sleeps is woken once.
+        """
         rest = self._handle_frames()
-        if not self._flush_nowait():
-            return Rest.MORE if rest is Rest.NOTHING else rest
         if rest is Rest.NOTHING:
-            self._phase = Phase.READING
+            self._flush_soon()
+        elif self._to_send and not self._flush_nowait():
+            return rest
         elif rest is Rest.PARKED and self._is_parked_alone:
             self._drop_frames()
             self._waits_for_input = True
             return Rest.NOTHING
         return rest
+
+    def _flush_soon(self) -> None:
+        """Write the responses at the end of the slice, or now, while the task waits for input."""
+        if not self._owner.turns.later(self._flush_without_task):
+            self._flush_without_task()
+
+    def _flush_without_task(self) -> None:
+        """What cannot be done without waiting is left to the task."""
+        if not self._to_send:
+            return
+        try:
+            if self._flush_nowait() and not self._finishing:
+                self._phase = Phase.READING
+                return
+            self._rest = Rest.MORE
+        except Exception as e:  # noqa: BLE001 - raised in the task
+            self._failure = e
+        self._link.stop_waiting()
 
     async def _receive(self) -> bool:
         """The next frame, and a turn for it. False if the client has closed."""
@@ -258,7 +281,7 @@ class Connection(Outgoing):
                 now = request.handled_at if at_once else self.clock()
                 if not at_once:
                     return Rest.HANDLER
-                if self._must_wait:
+                if len(self._responses) < len(self._in_progress):
                     return Rest.PARKED
                 self._drop_frames()
                 batch_bytes += self._take_responses()
@@ -397,18 +420,15 @@ class Connection(Outgoing):
     def _drop_frame(self) -> None:
         """The frame is not handled."""
         if self._frame is not None:
-            self._give_back(len(self._frame))
+            if self._owner.memory is not None:
+                self._owner.memory.give_back(len(self._frame))
             self._frame = None
 
     def _drop_frames(self) -> None:
         """The handler is done with the requests in progress, and so with their frames (rule B1.25)."""
-        if self._held:
-            self._give_back(self._held)
-            self._held = 0
-
-    def _give_back(self, count: int) -> None:
-        if self._owner.memory is not None:
-            self._owner.memory.give_back(count)
+        if self._held and self._owner.memory is not None:
+            self._owner.memory.give_back(self._held)
+        self._held = 0
 
     def expire(self, now: float, max_idle_seconds: float) -> float:
         """Close the connection if it was idle for that long. Returns the earliest time when it may expire.
@@ -433,23 +453,16 @@ class Connection(Outgoing):
     def deliver(self, response: Response) -> None:
         """Write the response to a request in progress, then unmute.
 
-        That to a parked request is written at once, if it can be: somebody may have waited for it for long.
+        That to a parked request is written without its task, if it can be: somebody may have waited for it for long.
         """
-        is_parked = self._waits_for_input or self._parked is not None
-        if not is_parked or not self._sent_at_once(response):
+        if self._parked is None or not self._sent_at_once(response):
             self._responses[response.request] = response
-        elif self._waits_for_input:
-            self._waits_for_input = False
-            if self._finishing or self._link.is_unsent:
-                self._rest = Rest.MORE
-                self._link.stop_waiting()
-            else:
-                self._phase = Phase.READING
-            return
         if self._parked is not None:
             self._parked.set()
-        elif self._waits_for_input:
-            self._link.stop_waiting()
+        elif self._waits_for_input and not self._is_closed:
+            self._waits_for_input = False
+            self._take_responses()
+            self._flush_soon()
 
     def refuse(self, reason: str) -> None:
         """Close without a response because of a bad request (rules B1.34, B1.35)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -129,15 +129,24 @@ class RequestMetrics:
             found = self._by_key[api_key] = self.of(wire.api(api_key).name)
         return found
 
-    def add(self, header: wire.Header, sender: Sender, message: object, times: Times) -> None:
-        """A finished request. A Fetch counts for its kind, too; what only verifies counts for its kind alone."""
+    def add(
+        self, header: wire.Header, sender: Sender, message: object, times: Times, errors: Mapping[int, int]
+    ) -> None:
+        """A finished request, and how often each error code is in its response.
+
+        A Fetch counts for its kind, too; what only verifies counts for its kind alone, but for its errors.
+        """
         key = header.api_key
         if key == _FETCH:
             self.of("FetchFollower" if _is_of_follower(message) else "FetchConsumer").add(header, sender, times)
-        elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
+        if key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
             self.of("AddPartitionsToTxnVerification").add(header, sender, times)
-            return
-        self.of_key(key).add(header, sender, times)
+        else:
+            (self._by_key.get(key) or self.of_key(key)).add(header, sender, times)
+        if errors:
+            counted = (self._by_key.get(key) or self.of_key(key)).errors
+            for code, count in errors.items():
+                counted[code] += count
 
 
 def _is_of_follower(message: object) -> bool:

@@ -80,8 +80,6 @@ class Outgoing:
 
     def _flush_nowait(self) -> bool:
         """Write the responses of this batch, if that need not wait."""
-        if not self._to_send:
-            return True
         began = self.clock()
         if self._expired or ((payloads := self._payloads) and not self._link.send_nowait(*payloads)):
             return False

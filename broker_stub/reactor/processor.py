@@ -129,10 +129,7 @@ class Processor:
         """Deliver a response. It is queued while the processor is blocked."""
         if self.is_blocked:
             self._responses.append(response)
-        else:
-            self._deliver(response)
-
-    def _deliver(self, response: Response) -> None:
+            return
         connection = response.request.connection
         if connection.context.connection_id in self.connections:
             connection.deliver(response)
@@ -149,23 +146,24 @@ class Processor:
     def unblock(self) -> None:
         self.is_blocked = False
         self._unblocked.set()
-        while self._responses:
-            self._deliver(self._responses.popleft())
+        while self._responses and not self.is_blocked:
+            self.send_response(self._responses.popleft())
 
     async def unblocked(self) -> None:
         while self.is_blocked:
             await self._unblocked.wait()
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
-        return self._request(connection, self.apis.decode(frame, self._max_elements), len(frame), now)
+        header, message = self.apis.decode(frame, self._max_elements)
+        return self._request(connection, header, message, len(frame), now)
 
     async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
-        return self._request(connection, await self.turns.take(self.apis.decode_in_steps(frame)), len(frame), now)
+        header, message = await self.turns.take(self.apis.decode_in_steps(frame))
+        return self._request(connection, header, message, len(frame), now)
 
     def _request(
-        self, connection: Connection, decoded: tuple[wire.Header, wire.Message], size: int, now: float
+        self, connection: Connection, header: wire.Header, message: wire.Message, size: int, now: float
     ) -> Request:
-        header, message = decoded
         return Request(
             RequestContext(header, connection.context, self.turns),
             message,

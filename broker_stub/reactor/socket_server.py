@@ -103,6 +103,10 @@ class SocketServer:
                 data.acceptors.append(self._acceptor(endpoint, data, threads))
         return planes
 
+    @property
+    def data_plane(self) -> Plane:
+        return self.planes[-1]
+
     def reconfigure(self, config: BrokerConfig) -> None:
         """These are the listeners from now on, their threads and limits (rules B1.10, B1.52, B1.57).
 
@@ -112,7 +116,7 @@ class SocketServer:
             return
         self._config = config
         self.quotas.limits, self.quotas.protected = config.connection_limits, _protected(config)
-        data = self.planes[-1]
+        data = self.data_plane
         data.channel.resize(config.num_io_threads)
         wanted = {e.listener: e for e in config.listeners if e.listener != config.control_plane_listener_name}
         for acceptor in list(data.acceptors):
@@ -130,7 +134,7 @@ class SocketServer:
     async def open(self) -> None:
         """Serve the listeners that are new. One whose port cannot be bound is left out until the next change."""
         async with self._opening:
-            data = self.planes[-1]
+            data = self.data_plane
             for acceptor in [acceptor for acceptor in data.acceptors if not acceptor.is_bound]:
                 try:
                     await acceptor.bind()

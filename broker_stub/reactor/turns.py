@@ -54,13 +54,15 @@ class Turns(trio.abc.Instrument):
         self._typical = SLICE_SECONDS
         #: begin the turns of those who wait
         self._line: deque[Callable[[], None]] = deque()
+        #: to be called at the end of the slice; None outside of one that ends with ``end_slice``
+        self._later: list[Callable[[], None]] | None = None
         self._wanted = trio.Event()
         self._long = trio.Lock()
 
     @property
     def used_up(self) -> bool:
         """Whether a task has to ``wait`` before it works."""
-        return self._left <= 0 or len(self._line) > 0
+        return self._left <= 0 or bool(self._line)
 
     def spend(self, seconds: float) -> None:
         """A task has worked for that long without a pause."""
@@ -71,10 +73,28 @@ class Turns(trio.abc.Instrument):
 
     def call(self, work: Callable[[], None]) -> None:
         """Call it now, or when it is its turn. It must not raise."""
-        if self.used_up:
+        if self._left <= 0 or self._line:
             self._line_up(work)
         else:
+            self._begin_slice()
             work()
+
+    def later(self, work: Callable[[], None]) -> bool:
+        """Whether it is called at the end of the slice: not outside of one, nor without a limit. It must not raise."""
+        if self._later is None:
+            return False
+        self._later.append(work)
+        return True
+
+    def _begin_slice(self) -> None:
+        if self._later is None and self.slice_seconds < math.inf:
+            self._later = []
+
+    def end_slice(self) -> None:
+        """See `kce.broker_stub.ports.InTurns`."""
+        for work in self._later or ():  # and what they add
+            work()
+        self._later = None
 
     def _line_up(self, begin: Callable[[], None]) -> None:
         self._line.append(begin)
@@ -145,10 +165,12 @@ class Turns(trio.abc.Instrument):
                 else:
                     await trio.lowlevel.checkpoint()  # looks for input
                 self._left = self.slice_seconds
+                self._begin_slice()
                 for _ in range(min(len(self._line), max(1, int(self.slice_seconds / max(self._typical, 1e-6))))):
                     self._line.popleft()()
                     if self._left <= 0:
                         break
+                self.end_slice()
         finally:
             trio.lowlevel.remove_instrument(self)
 

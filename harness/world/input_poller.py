@@ -14,7 +14,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -66,31 +66,39 @@ class Patience:
             self._wanted = min(2 * self._wanted, self.MOST)
 
 
+class Waiter(NamedTuple):
+    """Who waits for input. Neither call may raise."""
+
+    on_input: Callable[[], None]
+    #: at the end of a look for input that found some, once for all who share it
+    after_look: Callable[[], None]
+
+
 class InputPoller:
-    """``run`` calls back. Who is called must not raise."""
+    """``run`` calls back."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._mask = select.EPOLLIN | select.EPOLLONESHOT
         #: by file descriptor that is registered; None if nobody waits
-        self._callbacks: dict[int, Callable[[], None] | None] = {}
+        self._waiters: dict[int, Waiter | None] = {}
 
-    def wait(self, fd: int, on_input: Callable[[], None]) -> None:
+    def wait(self, fd: int, waiter: Waiter) -> None:
         """Call it once, as soon as there is input."""
-        if fd in self._callbacks:
+        if fd in self._waiters:
             self._epoll.modify(fd, self._mask)
         else:
             self._epoll.register(fd, self._mask)
-        self._callbacks[fd] = on_input
+        self._waiters[fd] = waiter
 
     def stop(self, fd: int) -> None:
         """Nobody waits for input now."""
-        self._callbacks[fd] = None
+        self._waiters[fd] = None
 
     def forget(self, fd: int) -> None:
         """Call before it is closed."""
-        if fd in self._callbacks:
-            del self._callbacks[fd]
+        if fd in self._waiters:
+            del self._waiters[fd]
             if not self._epoll.closed:  # the Trio run ends
                 self._epoll.unregister(fd)
 
@@ -116,14 +124,17 @@ class InputPoller:
 
     def _call(self, events: Sequence[tuple[int, int]]) -> bool:
         """Call those who wait for this input; whether all of them wait again, and so no task is to run."""
-        callbacks, all_wait = self._callbacks, True
+        waiters = self._waiters
+        ends = set()
         for fd, _ in events:
-            on_input = callbacks.get(fd)
-            if on_input is not None:
-                callbacks[fd] = None
-                on_input()
-                all_wait = all_wait and callbacks.get(fd) is not None
-        return all_wait
+            waiter = waiters.get(fd)
+            if waiter is not None:
+                waiters[fd] = None
+                waiter.on_input()
+                ends.add(waiter.after_look)
+        for after_look in ends:
+            after_look()
+        return all(waiters.get(fd) for fd, _ in events)
 
     def _awake(self, patience: Patience) -> list[tuple[int, int]]:
         """Look for input for a while, unless somebody else has the processor in between: then it is scarce."""

@@ -14,7 +14,7 @@ from uuid import UUID
 import trio
 
 from kce.broker_stub.disk import Disk
-from kce.broker_stub.ports import Address, InTurn
+from kce.broker_stub.ports import Address, InTurns
 from kce.harness.background import BackgroundTasks
 from kce.harness.world.machine import Machine
 from kce.wire.payload import Part
@@ -54,7 +54,7 @@ class PartsStream(trio.abc.Stream):
         """What has come, b"" at the end; None if nothing has. Raises trio.BrokenResourceError."""
 
     @abstractmethod
-    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """See `kce.broker_stub.ports.Link`. Raises trio.ClosedResourceError."""
 
     @abstractmethod

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import outcome
 import trio
 
-from kce.broker_stub.ports import InTurn
-from kce.harness.world.input_poller import IS_AVAILABLE, InputPoller, input_poller
+from kce.broker_stub.ports import InTurns
+from kce.harness.world.input_poller import IS_AVAILABLE, InputPoller, Waiter, input_poller
 from kce.harness.world.port import PartsStream
 from kce.harness.world.real_disk import RealSlice
 from kce.wire.payload import Part
@@ -53,30 +54,29 @@ class TcpStream(PartsStream):
         except OSError as e:
             raise self._error(e) from e
 
-    async def wait_for_input(self, on_input: Callable[[], bool], in_turn: InTurn) -> None:
+    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """See `PartsStream`."""
         self._check_open()
         if not IS_AVAILABLE:
             return
         fd, poller = self.socket.fileno(), self._poller or input_poller()
 
-        def called() -> None:
-            in_turn(serve)
-
         def serve() -> None:
             if self._waiting is None:
                 return
-            if on_input():
-                poller.wait(fd, called)
+            if on_input() and self._waiting is not None:
+                poller.wait(fd, waiter)
             else:
                 self.stop_waiting()
+
+        waiter = Waiter(partial(turns.call, serve), turns.end_slice)
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._waiting = None
             poller.stop(fd)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        poller.wait(fd, called)
+        poller.wait(fd, waiter)
         self._poller, self._waiting = poller, trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(abort)
 
@@ -102,7 +102,14 @@ class TcpStream(PartsStream):
 
     def send_nowait(self, data: bytes) -> int:
         """See `PartsStream`."""
-        return 0 if self._sending else self._send(data)
+        if self._sending:
+            return 0
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as e:
+            raise self._error(e) from e
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
         """See `PartsStream`. The parts share packets."""

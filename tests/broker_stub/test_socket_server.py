@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from kce.broker_stub.reactor.acceptor import Acceptor
 from kce.broker_stub.reactor.outgoing import Phase
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.turns import PAUSE_SECONDS
+from kce.harness.world.tcp_stream import TcpStream
 from tests.broker_stub.support import (
     ONE_LISTENER,
     Client,
@@ -168,6 +170,97 @@ async def test_pipelined_requests_are_answered_in_order() -> None:  # rules B1.1
         for _ in range(500):
             assert await client.receive() == ANSWER  # checks the correlation id
         await until(lambda: server.metrics.of("ApiVersions").requests == 500)
+
+
+@pytest.fixture
+def sends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """ "sent" for each response that leaves without waiting; tests log what comes before it."""
+    log: list[str] = []
+    send_nowait = TcpStream.send_nowait
+
+    def logged(stream: TcpStream, data: bytes) -> int:
+        log.append("sent")
+        return send_nowait(stream, data)
+
+    monkeypatch.setattr(TcpStream, "send_nowait", logged)
+    return log
+
+
+async def _ask_all(clients: Sequence[Client], question: wire.Message) -> None:
+    """Their requests come before the server runs."""
+    for client in clients:
+        assert isinstance(client.stream, trio.SocketStream)
+        data = client.encoded(question)
+        assert client.stream.socket._sock.send(data) == len(data)  # type: ignore[attr-defined]
+    for client in clients:
+        await client.receive()
+
+
+@pytest.mark.parametrize(("name", "is_together"), [("DATA", True), ("CONTROL", False)])
+async def test_answers_of_the_data_plane_leave_together(name: str, is_together: bool, sends: list[str]) -> None:
+    def handle(request: Request) -> None:
+        sends.append("handled")
+        request.respond(ANSWER)
+
+    async with running_server(ScriptedApis(handle)) as server:
+        server.data_plane.turns.slice_seconds = 1000
+        clients = [Client(await trio.open_tcp_stream(*listener(server, name)[2:])) for _ in range(5)]
+        for client in clients:
+            await client.ask(QUESTION)
+        sends.clear()
+        await _ask_all(clients, QUESTION)
+        assert sends == (["handled"] * 5 + ["sent"] * 5 if is_together else ["handled", "sent"] * 5)
+        await _ask_all(clients[:1], QUESTION)
+        assert sends[10:] == ["handled", "sent"]
+        for client in clients:
+            await client.stream.aclose()
+
+
+async def test_answers_to_parked_requests_leave_with_those_of_the_slice(sends: list[str]) -> None:
+    parked: list[Request] = []
+
+    def handle(request: Request) -> None:
+        sends.append(request.context.header.client_id or "")
+        parked.append(request)
+        if len(parked) == 5:
+            for each in parked:
+                each.respond(wire.MetadataResponse())
+            parked.clear()
+            sends.append("answered")
+
+    async with running_server(ScriptedApis(handle)) as server:
+        server.data_plane.turns.slice_seconds = 1000
+        clients = [Client(await trio.open_tcp_stream(*listener(server)[2:])) for _ in range(5)]
+        for _ in range(3):
+            sends.clear()
+            await _ask_all(clients, SLOW)
+        assert sends[5:] == ["answered"] + ["sent"] * 5
+        assert all(c._phase is Phase.READING for p in processors_of(server) for c in p.connections.values())
+        for client in clients:
+            await client.send(SLOW)
+        for client in clients:  # in a task, or by whoever answers: none is lost
+            await client.receive()
+            await client.stream.aclose()
+
+
+async def test_an_answer_that_cannot_leave_is_left_to_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(request: Request) -> None:
+        request.respond(ANSWER)
+
+    async with running_server(ScriptedApis(handle)) as server, connect(listener(server)) as client:
+        await client.ask(QUESTION)
+        for sent in (0, 3):  # none of it, or a part
+            monkeypatch.setattr(
+                TcpStream, "send_nowait", lambda stream, data, sent=sent: stream.socket.send(data[:sent])
+            )
+            await client.send(QUESTION)
+            assert await client.receive() == ANSWER
+        monkeypatch.undo()
+        assert await client.ask(QUESTION) == ANSWER
+        (connection,) = (c for p in processors_of(server) for c in p.connections.values())
+        await until(lambda: connection._phase is Phase.READING)
+        await server.shutdown(drain_seconds=60)
+        assert await client.closed()
 
 
 async def test_a_full_queue_delays_clients_and_loses_nothing() -> None:  # rule B1.22

@@ -64,6 +64,43 @@ async def test_a_slice_begins_with_each_look_for_input(nursery) -> None:
     assert not turns.used_up
 
 
+async def test_what_is_to_be_done_later_is_done_at_the_end_of_the_slice() -> None:
+    turns, log = Turns(0.001), []
+
+    def work(name: str) -> None:
+        log.append(name)
+        assert turns.later(lambda: log.append(f"later {name}"))
+        assert turns.later(lambda: turns.later(lambda: log.append(f"last {name}")))
+
+    assert not turns.later(lambda: work("outside of a slice"))
+    turns.call(lambda: work("a"))
+    turns.call(lambda: work("b"))
+    turns.end_slice()
+    assert log == ["a", "b", "later a", "later b", "last a", "last b"]
+    assert not turns.later(lambda: work("after a slice"))
+    turns.end_slice()
+    assert len(log) == 6
+
+
+async def test_slices_of_those_who_had_to_wait_end(nursery) -> None:
+    turns, log = Turns(0.01), []
+    nursery.start_soon(turns.run)
+    await wait_all_tasks_blocked()
+    turns.spend(0.02)
+    for name in "ab":
+        turns.call(lambda name=name: log.append(name) or turns.later(lambda: log.append(f"later {name}")))
+    turns.end_slice()
+    assert log == []
+    await wait_all_tasks_blocked()
+    assert log == ["a", "b", "later a", "later b"]
+
+
+async def test_without_a_limit_nothing_is_done_later() -> None:
+    turns, answers = Turns(), []
+    turns.call(lambda: answers.append(turns.later(lambda: None)))
+    assert answers == [False]
+
+
 async def test_others_have_a_turn_between_slices(nursery) -> None:
     """A task outside the plane runs at least once for each slice."""
     turns, log = Turns(0.001), []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from kce.broker_stub.purgatory import Timer, TimerTask
@@ -53,6 +54,24 @@ async def test_task_expiration(autojump_clock: MockClock) -> None:
         for due, when in ran:
             assert when == pytest.approx(math.ceil(round(due, 3)), abs=1e-3)
         assert [when for _, when in ran] == sorted(when for _, when in ran)
+
+
+async def test_what_is_due_soon_runs_later_in_the_slice(autojump_clock: MockClock) -> None:
+    ran: list[int] = []
+    later: list[Callable[[], None]] = []
+    async with running() as timer:
+        await trio.testing.wait_all_tasks_blocked()
+        timer.later = lambda call: later.append(call) is None
+        for number in range(3):
+            timer.add(TimerTask(lambda number=number: ran.append(number)), 0, at_once=False)  # type: ignore[misc]
+        await trio.testing.wait_all_tasks_blocked()
+        assert (ran, len(later)) == ([], 1)
+        later.pop()()
+        assert (ran, timer.size) == ([0, 1, 2], 0)
+        timer.later = lambda _: False  # outside of a slice
+        timer.add(TimerTask(lambda: ran.append(3)), 0, at_once=False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ran == [0, 1, 2, 3]
 
 
 async def test_restarted_tasks_wait_from_then_on(autojump_clock: MockClock) -> None:

@@ -16,7 +16,7 @@ import trio.testing
 
 from kce.harness.world import RealWorld, real_disk, tcp_stream
 from kce.harness.world import input_poller as module
-from kce.harness.world.input_poller import Patience, input_poller
+from kce.harness.world.input_poller import Patience, Waiter, input_poller
 from kce.harness.world.real_disk import RealDisk, RealSlice
 from kce.harness.world.tcp_stream import TcpStream
 
@@ -99,8 +99,20 @@ async def test_data_that_is_there_is_sent_and_received_in_one_pass_of_the_loop()
         assert await ours.receive_some() == b"before"
 
 
-def at_once(work: Callable[[], None]) -> None:
-    work()
+class AtOnce:
+    """Calls at once whoever has input. ``slices``: how many looks for input found some."""
+
+    def __init__(self) -> None:
+        self.slices = 0
+
+    def call(self, work: Callable[[], None]) -> None:
+        work()
+
+    def end_slice(self) -> None:
+        self.slices += 1
+
+
+at_once = AtOnce()
 
 
 class Stored:
@@ -228,13 +240,14 @@ async def test_what_comes_while_nobody_waits_is_told_later() -> None:
 async def test_many_inputs_are_dealt_with_in_one_step(nursery: trio.Nursery) -> None:
     pairs = [await pair() for _ in range(20)]
     received: list[bytes | None] = []
+    turns = AtOnce()
     for _, theirs in pairs:
 
         def on_input(stream: TcpStream = theirs) -> bool:
             received.append(stream.receive_nowait(10))
             return True
 
-        nursery.start_soon(theirs.wait_for_input, on_input, at_once)
+        nursery.start_soon(theirs.wait_for_input, on_input, turns)
     await trio.testing.wait_all_tasks_blocked()
     for ours, _ in pairs:
         ours.socket.send(b"x")
@@ -251,6 +264,7 @@ async def test_many_inputs_are_dealt_with_in_one_step(nursery: trio.Nursery) -> 
     trio.lowlevel.remove_instrument(steps)
     assert received == [b"x"] * 20
     assert steps.count < 10
+    assert turns.slices < 20
     for ours, theirs in pairs:
         theirs.stop_waiting()
         ours.close()
@@ -267,7 +281,9 @@ async def test_whoever_has_no_turn_is_called_once_it_has(nursery: trio.Nursery) 
         return False
 
     async with ours, theirs:
-        nursery.start_soon(theirs.wait_for_input, on_input, line.append)
+        turns = AtOnce()
+        turns.call = line.append  # type: ignore[method-assign]
+        nursery.start_soon(theirs.wait_for_input, on_input, turns)
         await ours.send_all(b"x")
         await trio.testing.wait_all_tasks_blocked()
         assert (len(line), received) == (1, [])
@@ -297,8 +313,8 @@ async def test_what_comes_meanwhile_is_served_in_the_same_pass_of_the_loop() -> 
             served.append(len(passes))
             both.set()
 
-        poller.wait(theirs.fileno(), first)
-        poller.wait(their_other.fileno(), second)
+        poller.wait(theirs.fileno(), Waiter(first, at_once.end_slice))
+        poller.wait(their_other.fileno(), Waiter(second, at_once.end_slice))
         trio.lowlevel.add_instrument(instrument := Passes())
         ours.send(b"x")
         await both.wait()
@@ -337,7 +353,7 @@ class Asking:
         self.theirs.recv(10)
         self.served.append(self.passes)
         if self.waits_again:
-            self.poller.wait(self.theirs.fileno(), self.on_input)
+            self.poller.wait(self.theirs.fileno(), Waiter(self.on_input, at_once.end_slice))
 
     async def ask(self, count: int, every: float = 0) -> None:
         """Ask and wait until it is served, so many times."""
@@ -348,7 +364,7 @@ class Asking:
             await trio.testing.wait_all_tasks_blocked()
 
     def __enter__(self) -> Asking:
-        self.poller.wait(self.theirs.fileno(), self.on_input)
+        self.poller.wait(self.theirs.fileno(), Waiter(self.on_input, at_once.end_slice))
         return self
 
     def __exit__(self, *_: object) -> None:
