@@ -19,6 +19,7 @@ from kce.broker_stub.reactor.turns import (
     IN_USE_SECONDS,
     LOST_SECONDS,
     PAUSE_SECONDS,
+    RELAXED,
     SLICE_SECONDS,
     Turns,
 )
@@ -184,6 +185,24 @@ async def test_the_plane_pauses_between_slices_while_the_other_is_in_use_on_a_bu
     await trio.sleep(BUSY_SECONDS)
     control.spend(0.0001)
     assert await seconds_of_slices(turns, 5) == 0  # not busy any more
+
+
+async def test_slices_are_longer_while_the_other_plane_is_not_in_use(nursery, autojump_clock) -> None:
+    control = Turns()
+    turns = Turns(0.001, precedence=control)
+    nursery.start_soon(turns.run)
+    for seconds, is_used_up in ((0.0015, False), (RELAXED * 0.001, True)):
+        await wait_all_tasks_blocked()
+        turns.spend(seconds)
+        assert turns.used_up is is_used_up
+    for _ in range(2):
+        control.spend(0.0001)
+        await trio.sleep(IN_USE_SECONDS / 2)
+        turns.spend(0.001)
+        assert turns.used_up
+    await trio.sleep(IN_USE_SECONDS)
+    turns.spend(0.0015)
+    assert not turns.used_up
 
 
 async def test_steps_leave_turns_to_others(nursery) -> None:
