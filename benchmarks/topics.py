@@ -1,10 +1,11 @@
 """Topics at speed: creation, growth, deletion and reassignment, beside real Kafka 3.9.1, in one run.
 
-    python benchmarks/topics.py [--topics 1000] [--grown 1000] [--one-by-one 100] [--warm-up 200] [--json FILE]
+    python benchmarks/topics.py [--topics 1000] [--grown 1000] [--one-by-one 40] [--rounds 5] [--warm-up 200]
+                                [--json FILE]
 
-Four brokers, each a process of its own, with separate control and data listeners, connected to ZooKeeper directly (the
-nodes of a cluster otherwise have a proxy there, to be cut off); ZooKeeper does not sync to disk.
-Topics have 3 partitions with 3 replicas. One client sends the same requests to both clusters. Rows, in seconds:
+Both clusters have four brokers, each a process of its own, with separate control and data listeners, connected to
+ZooKeeper directly (the nodes of a cluster otherwise have a proxy there, to be cut off); ZooKeeper does not sync to
+disk. Topics have 3 partitions with 3 replicas. One client sends the same requests to both clusters. Rows, in seconds:
 
 create-N          one CreateTopics for N topics, until every broker's Metadata has a leader for every partition
 create-one-by-one topics created one after the other, each until every broker's Metadata has its leaders; per topic
@@ -12,7 +13,8 @@ grow-N            one CreatePartitions from 3 to 6 partitions of N topics, until
 reassign-N        one AlterPartitionReassignments that replaces one replica of N partitions, until none is in progress
 delete-N          one DeleteTopics for N topics, until neither ZooKeeper nor a broker's Metadata has any
 
-Both clusters are warm: they first run everything once with --warm-up topics. Kafka's JVMs compile fully.
+Both clusters run all the time, and are measured in turn. Both are warm: they first run everything once with --warm-up
+topics. Kafka's JVMs compile fully. Topics one by one are created in --rounds, in which the clusters alternate.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +164,39 @@ def create_one_by_one(addresses: Mapping[int, str], controller: int, names: Sequ
         return time.perf_counter() - begin
 
 
-async def operations(
-    addresses: Mapping[int, str], clients: Clients, store: KazooStore, count: int, grown: int, one_by_one: int
-) -> dict[str, float]:
-    """Run every operation; returns seconds by row."""
+@dataclass(frozen=True)
+class Measured:
+    """A cluster that runs."""
+
+    addresses: Mapping[int, str]
+    clients: Clients
+    store: KazooStore
+
+
+async def delete(cluster: Measured, names: Sequence[str]) -> None:
+    controller = await cluster.clients.controller()
+    topics = tuple(wire.DeleteTopicState(name=name) for name in names)
+    response = await controller.ask(wire.DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 6)
+    check([t.error_code for t in response.responses])
+    await cluster.clients.until(lambda response: not response.topics)
+    with trio.fail_after(TIMEOUT_MS / 1000):
+        await polled(
+            lambda: cluster.store.get_children([znodes.TOPICS, znodes.DELETE_TOPICS]), lambda found: not any(found)
+        )
+
+
+async def one_by_one(cluster: Measured, count: int) -> float:
+    """Seconds per topic."""
+    names = [f"alone-{i:05d}" for i in range(count)]
+    controller = await cluster.clients.controller_id()
+    seconds = await trio.to_thread.run_sync(create_one_by_one, cluster.addresses, controller, names)
+    await delete(cluster, names)
+    return seconds / count
+
+
+async def operations(cluster: Measured, count: int, grown: int) -> dict[str, float]:
+    """Run every operation on many topics; returns seconds by row."""
+    clients = cluster.clients
     controller = await clients.controller()
     names = [f"topic-{i:05d}" for i in range(count)]
     seconds: dict[str, float] = {}
@@ -206,24 +238,10 @@ async def operations(
         await polled(lambda: controller.ask(listing, 0), lambda response: not response.topics)
         seconds[f"reassign-{count}"] = time.perf_counter() - begin
 
-    async def delete(names: Sequence[str]) -> None:
-        topics = tuple(wire.DeleteTopicState(name=name) for name in names)
-        response = await controller.ask(wire.DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 6)
-        check([t.error_code for t in response.responses])
-        await clients.until(lambda response: not response.topics)
-        with trio.fail_after(TIMEOUT_MS / 1000):
-            await polled(
-                lambda: store.get_children([znodes.TOPICS, znodes.DELETE_TOPICS]), lambda found: not any(found)
-            )
-
     await timed(f"create-{count}", create_all)
     await timed(f"grow-{grown}", grow)
     await reassign()
-    await timed(f"delete-{count}", lambda: delete(names))
-    alone = [f"alone-{i:05d}" for i in range(one_by_one)]
-    in_all = await trio.to_thread.run_sync(create_one_by_one, addresses, await clients.controller_id(), alone)
-    seconds["create-one-by-one"] = in_all / one_by_one
-    await delete(alone)
+    await timed(f"delete-{count}", lambda: delete(cluster, names))
     return seconds
 
 
@@ -254,41 +272,55 @@ async def kafka(folder: Path) -> AsyncIterator[tuple[str, dict[int, str]]]:
         yield zookeeper, {i: broker.address for i, broker in brokers.items()}
 
 
-async def measure(start: Any, args: argparse.Namespace) -> dict[str, float]:
+@asynccontextmanager
+async def measured(start: Any) -> AsyncIterator[Measured]:
     with tempfile.TemporaryDirectory() as folder:
         async with start(Path(folder)) as (zookeeper, addresses), AsyncExitStack() as stack:
             store = await KazooStore.connect(zookeeper, session_timeout_ms=20_000, connection_timeout_ms=20_000)
             stack.push_async_callback(store.aclose)
-            clients = {}
+            connections = {}
             for broker, address in addresses.items():
                 host, port = address.rsplit(":", 1)
-                clients[broker] = Client(await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))))
-            both = Clients(clients)
-            await both.until(lambda response: len(response.brokers) == len(BROKERS) and response.controller_id > 0)
-            await operations(
-                addresses, both, store, args.warm_up, min(args.grown, args.warm_up), min(args.one_by_one, 20)
-            )
-            return await operations(addresses, both, store, args.topics, args.grown, args.one_by_one)
+                connections[broker] = Client(
+                    await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+                )
+            clients = Clients(connections)
+            await clients.until(lambda response: len(response.brokers) == len(BROKERS) and response.controller_id > 0)
+            yield Measured(addresses, clients, store)
+
+
+async def measure(args: argparse.Namespace) -> list[Row]:
+    rows: dict[str, Row] = {}
+
+    def add(name: str, values: Sequence[float]) -> None:
+        row = rows.setdefault(name, Row(f"topics/{name}", "s", KAFKA, less=True))
+        row.values.append(values[0])
+        row.peer_values.append(values[1])
+
+    async with measured(ours) as mine, measured(kafka) as theirs:
+        both = (mine, theirs)
+        for cluster in both:
+            await operations(cluster, args.warm_up, min(args.grown, args.warm_up))
+            await one_by_one(cluster, args.warm_up)
+        found = [await operations(cluster, args.topics, args.grown) for cluster in both]
+        for name in found[0]:
+            add(name, [seconds[name] for seconds in found])
+        for _ in range(args.rounds):
+            add("create-one-by-one", [await one_by_one(cluster, args.one_by_one) for cluster in both])
+    return list(rows.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--grown", type=int, default=1000, help="how many of them get more partitions")
-    parser.add_argument("--one-by-one", type=int, default=100, help="topics that are created one after the other")
+    parser.add_argument("--one-by-one", type=int, default=40, help="topics that are created one after the other")
+    parser.add_argument("--rounds", type=int, default=5, help="how often")
     parser.add_argument("--warm-up", type=int, default=200, help="topics of the run that is not counted")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     args.grown = min(args.grown, args.topics)
-    mine = trio.run(measure, ours, args)
-    peer = trio.run(measure, kafka, args)
-    report(
-        [
-            Row(f"topics/{name}", "s", KAFKA, less=True, values=[seconds], peer_values=[peer[name]])
-            for name, seconds in mine.items()
-        ],
-        args.json,
-    )
+    report(trio.run(measure, args), args.json)
 
 
 if __name__ == "__main__":
