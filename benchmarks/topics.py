@@ -1,6 +1,6 @@
 """Topics at speed: creation, growth, deletion and reassignment, beside real Kafka 3.9.1, in one run.
 
-    python benchmarks/topics.py [--topics 1000] [--grown 1000] [--one-by-one 40] [--rounds 5] [--warm-up 200]
+    python benchmarks/topics.py [--topics 1000] [--grown 1000] [--one-by-one 40] [--rounds 10] [--warm-up 200]
                                 [--json FILE]
 
 Both clusters have four brokers, each a process of its own, with separate control and data listeners, connected to
@@ -14,7 +14,8 @@ reassign-N        one AlterPartitionReassignments that replaces one replica of N
 delete-N          one DeleteTopics for N topics, until neither ZooKeeper nor a broker's Metadata has any
 
 Both clusters run all the time, and are measured in turn. Both are warm: they first run everything once with --warm-up
-topics. Kafka's JVMs compile fully. Topics one by one are created in --rounds, in which the clusters alternate.
+topics, and create so many one by one that Kafka's JVMs have compiled fully. Topics one by one come first, in --rounds
+in which the clusters alternate: after the deletion both delete files of thousands of partitions for minutes.
 """
 
 from __future__ import annotations
@@ -301,12 +302,12 @@ async def measure(args: argparse.Namespace) -> list[Row]:
         both = (mine, theirs)
         for cluster in both:
             await operations(cluster, args.warm_up, min(args.grown, args.warm_up))
-            await one_by_one(cluster, args.warm_up)
+            await one_by_one(cluster, args.warm_up_one_by_one)
+        for _ in range(args.rounds):
+            add("create-one-by-one", [await one_by_one(cluster, args.one_by_one) for cluster in both])
         found = [await operations(cluster, args.topics, args.grown) for cluster in both]
         for name in found[0]:
             add(name, [seconds[name] for seconds in found])
-        for _ in range(args.rounds):
-            add("create-one-by-one", [await one_by_one(cluster, args.one_by_one) for cluster in both])
     return list(rows.values())
 
 
@@ -315,8 +316,11 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--grown", type=int, default=1000, help="how many of them get more partitions")
     parser.add_argument("--one-by-one", type=int, default=40, help="topics that are created one after the other")
-    parser.add_argument("--rounds", type=int, default=5, help="how often")
+    parser.add_argument("--rounds", type=int, default=10, help="how often")
     parser.add_argument("--warm-up", type=int, default=200, help="topics of the run that is not counted")
+    parser.add_argument(
+        "--warm-up-one-by-one", type=int, default=500, help="of one after the other: so many until Kafka gets no faster"
+    )
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     args.grown = min(args.grown, args.topics)

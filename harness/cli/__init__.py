@@ -121,6 +121,8 @@ SHOWN_IN_ONE_LINE = (HarnessError, CaptureError, JavaMissing, MissingExtra)
 
 
 def _failure(error: BaseException) -> int:
+    from kce.wire.configuration.definitions import ConfigError
+
     match error:
         case click.ClickException():
             error.show()
@@ -128,7 +130,7 @@ def _failure(error: BaseException) -> int:
         case HarnessError() | CaptureError() | JavaMissing():
             click.echo(f"kce: {error}", err=True)
             return 1
-        case MissingExtra():
+        case MissingExtra() | ConfigError():
             click.echo(f"kce: {error}", err=True)
             return 2
         case Interrupted():

@@ -132,15 +132,18 @@ def node_settings(config: Path | None, settings: Iterable[str]) -> dict[str, str
 
 
 def properties_of_file(config: Path, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A server.properties file and what overrides it, with the values of their variables. Raises HarnessError."""
+    """A server.properties file and what overrides it, with the values of their variables.
+
+    Raises HarnessError if it cannot be read, ConfigError for what cannot be.
+    """
     from kce.harness.config_providers import resolved
-    from kce.wire.configuration.definitions import ConfigError
     from kce.wire.configuration.property_file import parse_properties
 
     try:
-        return resolved(parse_properties(config.read_text(encoding="latin-1")) | dict(overrides or {}))
-    except (OSError, ConfigError) as e:
-        raise HarnessError(f"{config} cannot be read: {getattr(e, 'strerror', None) or e}") from None
+        text = config.read_text(encoding="latin-1")
+    except OSError as e:
+        raise HarnessError(f"{config} cannot be read: {e.strerror or e}") from None
+    return resolved(parse_properties(text) | dict(overrides or {}))
 
 
 def port_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int]:

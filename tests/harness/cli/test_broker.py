@@ -133,6 +133,15 @@ def test_variables_have_their_values_in_the_file_and_in_overrides(tmp_path: Path
     )  # fmt: skip
 
 
+def test_a_provider_that_does_not_exist(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=1\nconfig.providers=vault\nconfig.providers.vault.class=com.example.Vault\n")
+    for command in (("broker", "--config", str(file)), ("up", "--config", str(file))):
+        ran = here(*command)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert ran.err.startswith("kce: config.providers.vault.class=com.example.Vault: ")
+
+
 def test_files_and_overrides_that_cannot_be(here: Here, tmp_path: Path) -> None:
     missing = here("broker", "--config", str(tmp_path / "none"))
     assert (missing.code, missing.err.startswith(f"kce: {tmp_path}/none cannot be read: ")) == (1, True)
