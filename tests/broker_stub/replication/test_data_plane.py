@@ -20,9 +20,10 @@ from kce.broker_stub.handlers import list_offsets, offset_for_leader_epoch
 from kce.broker_stub.handlers.fetch import HANDLER as FETCH
 from kce.broker_stub.log import Isolation, Log, Origin
 from kce.broker_stub.reactor.request import Action
+from kce.broker_stub.replication import data_plane
 from kce.broker_stub.replication.fetcher_manager import fetcher_id
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
-from kce.wire import Codec, ErrorCode, Record, RecordBatch
+from kce.wire import Codec, CorruptRecord, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import NOW_MS, marker, produced
 from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
@@ -381,6 +382,34 @@ async def test_what_a_fetch_is_refused_as_a_whole() -> None:  # rules B4.22, B4.
         request = fetch_request(3, version=13, session_id=7)
         response = FETCH.error_response(request, node.request(request, 13)[0].context, ErrorCode.CORRUPT_MESSAGE)
         assert response == wire.FetchResponse(error_code=ErrorCode.CORRUPT_MESSAGE, session_id=7)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(CorruptRecord("damaged"), ErrorCode.CORRUPT_MESSAGE), (ValueError("a bug"), ErrorCode.UNKNOWN_SERVER_ERROR)],
+)
+async def test_a_partition_that_cannot_be_read_fails_alone(
+    failure: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule B4.23
+    async with a_node() as node:
+        await node.lead()
+        await node.produce(batch(b"a"))
+        plane = node.replication.data_plane
+        read = data_plane.read_partition
+
+        def failing(partition: Any, fetch: PartitionFetch, *args: Any, **more: Any) -> Any:
+            if fetch.offset == 1:
+                raise failure
+            return read(partition, fetch, *args, **more)
+
+        monkeypatch.setattr(data_plane, "read_partition", failing)
+        params = FetchParams(replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=100, isolation=Isolation.LOG_END)
+        for failed in (1, 2):
+            reads: list[Any] = []
+            plane.fetch(params, [PartitionFetch(A0, ID_A, at, 100) for at in (1, 0)], reads.append)
+            assert [found.error for found in reads[0]] == [code, ErrorCode.NONE]
+            assert reads[0][1].records
+            assert plane.stats.of("a").failed_fetches == failed
 
 
 async def test_a_fetch_by_the_id_of_an_earlier_topic() -> None:
