@@ -51,6 +51,8 @@ def produce(bootstrap: str, topic: str, load: Load, seconds: float) -> tuple[int
     )
     value = os.urandom(load.size // 2).hex().encode()
     producer.list_topics(topic, timeout=LIMIT_S)
+    producer.produce(topic, value, partition=0)  # an idempotent producer asks for its id by a timer of half a second
+    producer.flush(LIMIT_S)
     partitions, sent = load.partitions, 0
     begin = time.perf_counter()
     end = begin + seconds
