@@ -185,7 +185,7 @@ class Link:
 
     def receive_nowait(self) -> bytes | None:
         """See broker_stub.ports.Link. None while somebody looks at frames: `receive` lets them look."""
-        if self._links.observed or (self._observed is not None and self._observed.ready):
+        if self._links.observed or self._has_ready():
             return self._next_ready()
         try:
             if self._is_plain:
@@ -256,10 +256,10 @@ class Link:
         stream = self._parts_stream
         if stream is None or not self._is_plain or self._links.observed:
             return False
-        try:
-            data = wire.frames(payloads)  # type: ignore[arg-type]
-        except TypeError:  # one of them is stored
+        frames = [payload for payload in payloads if isinstance(payload, bytes)]
+        if len(frames) < len(payloads):
             return False
+        data = wire.frames(frames)
         try:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`

@@ -127,10 +127,10 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     for part, following in zip_longest(parts, parts[1:]):
         if isinstance(part, Run):
             names = [s.fresh("v") for _ in part.fields]
-            length = _length_after(following)
-            known_length = None if length is None else s.fresh("n")
+            length_code = _length_code(following)
+            known_length = s.fresh("n") if length_code else None
             read = names if known_length is None else [*names, known_length]
-            unpack, size = s.unpack(part.code + (code_of(length.fixed) or "" if length is not None else ""))
+            unpack, size = s.unpack(part.code + length_code)
             s(f"{', '.join(read)}, = {unpack}(frame, at)")
             s(f"at += {size}")
             for v, (name, field) in zip(names, part.fields, strict=True):
@@ -155,15 +155,16 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     return o
 
 
-def _length_after(part: Run | tuple[str, Construct] | None) -> Length | None:
-    """The length of fixed size at the beginning of the part of a structure, which one struct call can read, too."""
-    length: Length | None = None
+def _length_code(part: Run | tuple[str, Construct] | None) -> str:
+    """The struct code of a length of fixed size at the beginning of a part: it is read with the run before."""
     match part:
         case (_, (String() | Bytes()) as construct):
             length = construct.length
         case (_, Array() as construct):
             length = construct.count
-    return None if length is None or length.compact else length
+        case _:
+            return ""
+    return "" if length.compact else code_of(length.fixed) or ""
 
 
 def _decode_length(s: Source, length: Length, read: str | None) -> str:
@@ -171,10 +172,15 @@ def _decode_length(s: Source, length: Length, read: str | None) -> str:
 
     ``read``: the variable, if it is read already.
     """
-    n = read or s.fresh("n")
-    if read is not None:
-        pass
-    elif length.compact:
+    n = read or _read_length(s, length)
+    with s.block(f"if {n} < {-1 if length.nullable else 0}"):
+        s("raise Refuse")
+    return n
+
+
+def _read_length(s: Source, length: Length) -> str:
+    n = s.fresh("n")
+    if length.compact:
         s(f"{n} = frame[at] - 1")
         s("at += 1")
         with s.block(f"if {n} > 126"):
@@ -184,8 +190,6 @@ def _decode_length(s: Source, length: Length, read: str | None) -> str:
         unpack, size = s.unpack(code_of(length.fixed) or "")
         s(f"{n}, = {unpack}(frame, at)")
         s(f"at += {size}")
-    with s.block(f"if {n} < {-1 if length.nullable else 0}"):
-        s("raise Refuse")
     return n
 
 

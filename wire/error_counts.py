@@ -22,8 +22,6 @@ _IN_ENTRIES: Final = {
 #: of structures: the names of the fields with codes, and of the code in each entry; None if those are further down
 Arrays: TypeAlias = tuple[tuple[str, str | None], ...]
 _arrays: dict[type[Struct], Arrays] = {}
-#: responses that have no other code than their own
-_with_code_only: set[type[Message]] = set()
 
 
 def error_counts(response: Message) -> dict[int, int]:
@@ -32,14 +30,9 @@ def error_counts(response: Message) -> dict[int, int]:
     In LeaderAndIsr and StopReplica a top-level code other than NONE counts for all entries. Codes below an entry with
     a code of its own count in Metadata and OffsetFetch only.
     """
-    cls = type(response)
-    if cls in _with_code_only:
-        return {response.error_code: 1}  # type: ignore[attr-defined]
     counts: dict[int, int] = {}
-    if not _arrays_of(cls) and hasattr(response, "error_code") and cls.__name__ not in _IN_ENTRIES:
-        _with_code_only.add(cls)
-    else:
-        for code in _entries(response, deep=cls.__name__ in _DEEP):
+    if _arrays_of(type(response)):
+        for code in _entries(response, deep=type(response).__name__ in _DEEP):
             if code is not None:
                 counts[code] = counts.get(code, 0) + 1
     return _with_own_code(response, counts)

@@ -127,7 +127,7 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 
 def encode_payload(message: Message, *, api_version: int, correlation_id: int) -> Payload:
     """``encode_response`` of a message whose records may be `Stored`: they stay where they are."""
-    form = _forms.get((type(message), "response", api_version)) or _form(type(message), "response", api_version)
+    form = _form(type(message), "response", api_version)
     return _with_body(response_header(form.api, form.version, correlation_id), form, message)
 
 
@@ -174,7 +174,7 @@ class _Form(NamedTuple):
     encode: Encode
 
 
-_forms: Final[dict[tuple[type[Message], str, int], _Form]] = {}
+_forms: Final[dict[tuple[type[Message], Direction, int], _Form]] = {}
 
 
 def _form(cls: type[Message], direction: Direction, version: int) -> _Form:

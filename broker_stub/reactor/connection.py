@@ -281,7 +281,7 @@ class Connection(Outgoing):
                 now = request.handled_at if at_once else self.clock()
                 if not at_once:
                     return Rest.HANDLER
-                if len(self._responses) < len(self._in_progress):
+                if self._must_wait:
                     return Rest.PARKED
                 self._drop_frames()
                 batch_bytes += self._take_responses()
@@ -420,15 +420,18 @@ class Connection(Outgoing):
     def _drop_frame(self) -> None:
         """The frame is not handled."""
         if self._frame is not None:
-            if self._owner.memory is not None:
-                self._owner.memory.give_back(len(self._frame))
+            self._give_back(len(self._frame))
             self._frame = None
 
     def _drop_frames(self) -> None:
         """The handler is done with the requests in progress, and so with their frames (rule B1.25)."""
-        if self._held and self._owner.memory is not None:
-            self._owner.memory.give_back(self._held)
-        self._held = 0
+        if self._held:
+            self._give_back(self._held)
+            self._held = 0
+
+    def _give_back(self, count: int) -> None:
+        if self._owner.memory is not None:
+            self._owner.memory.give_back(count)
 
     def expire(self, now: float, max_idle_seconds: float) -> float:
         """Close the connection if it was idle for that long. Returns the earliest time when it may expire.

@@ -142,11 +142,9 @@ class RequestMetrics:
         if key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
             self.of("AddPartitionsToTxnVerification").add(header, sender, times)
         else:
-            (self._by_key.get(key) or self.of_key(key)).add(header, sender, times)
-        if errors:
-            counted = (self._by_key.get(key) or self.of_key(key)).errors
-            for code, count in errors.items():
-                counted[code] += count
+            self.of_key(key).add(header, sender, times)
+        for code, count in errors.items():
+            self.of_key(key).errors[code] += count
 
 
 def _is_of_follower(message: object) -> bool:

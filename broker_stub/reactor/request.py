@@ -383,14 +383,14 @@ class Request:
         self._dequeued_at = trio.current_time()
 
     def handled(self) -> None:
-        """The handler returned, with or without a response. What it does after the response is not counted."""
-        self.handled_at = self._answered_at if self.answered else self._clock()
+        """The handler returned, with or without a response."""
+        self.handled_at = self._clock()
 
     def record(self, all_metrics: RequestMetrics, *, dequeued_at: float, sent_at: float) -> None:
         """Count the finished request, whose response left the response queue at ``dequeued_at``."""
-        answered_at, handled_at = self._answered_at, self.handled_at
-        if answered_at < handled_at:  # from within the handler, that waited later
-            handled_at = answered_at
+        answered_at = self._answered_at
+        # a response from within the handler has no remote time
+        handled_at = min(self.handled_at, answered_at)
         times = (
             self._dequeued_at - self._arrived_at, handled_at - self._dequeued_at, answered_at - handled_at,
             dequeued_at - answered_at, sent_at - dequeued_at, self.throttle_ms / 1000,

@@ -75,7 +75,7 @@ class Turns(trio.abc.Instrument):
 
     def call(self, work: Callable[[], None]) -> None:
         """Call it now, or when it is its turn. It must not raise."""
-        if self._left <= 0 or self._line:
+        if self.used_up:
             self._line_up(work)
         else:
             self._begin_slice()

@@ -102,14 +102,7 @@ class TcpStream(PartsStream):
 
     def send_nowait(self, data: bytes) -> int:
         """See `PartsStream`."""
-        if self._sending:
-            return 0
-        try:
-            return self.socket.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as e:
-            raise self._error(e) from e
+        return 0 if self._sending else self._send(data)
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
         """See `PartsStream`. The parts share packets."""
