@@ -75,20 +75,23 @@ class Waiter(NamedTuple):
 
 
 class InputPoller:
-    """``run`` calls back."""
+    """``run`` calls back. Sockets are registered once, edge-triggered: to wait again costs no system call."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._mask = select.EPOLLIN | select.EPOLLONESHOT
+        self._mask = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
         #: by file descriptor that is registered; None if nobody waits
         self._waiters: dict[int, Waiter | None] = {}
+        #: what came for them is not announced again: nobody waited, or it has ended
+        self._stale: set[int] = set()
 
-    def wait(self, fd: int, waiter: Waiter) -> None:
-        """Call it once, as soon as there is input."""
-        if fd in self._waiters:
-            self._epoll.modify(fd, self._mask)
-        else:
+    def wait(self, fd: int, waiter: Waiter, *, is_drained: bool) -> None:
+        """Call it once, as soon as there is input. ``is_drained``: the last read got all that had come."""
+        if fd not in self._waiters:
             self._epoll.register(fd, self._mask)
+        elif not is_drained or fd in self._stale:
+            self._stale.discard(fd)
+            self._epoll.modify(fd, self._mask)
         self._waiters[fd] = waiter
 
     def stop(self, fd: int) -> None:
@@ -99,6 +102,7 @@ class InputPoller:
         """Call before it is closed."""
         if fd in self._waiters:
             del self._waiters[fd]
+            self._stale.discard(fd)
             if not self._epoll.closed:  # the Trio run ends
                 self._epoll.unregister(fd)
 
@@ -126,8 +130,10 @@ class InputPoller:
         """Call those who wait for this input; whether all of them wait again, and so no task is to run."""
         waiters = self._waiters
         ends = set()
-        for fd, _ in events:
+        for fd, event in events:
             waiter = waiters.get(fd)
+            if waiter is None or event != select.EPOLLIN:
+                self._stale.add(fd)
             if waiter is not None:
                 waiters[fd] = None
                 waiter.on_input()

@@ -33,6 +33,8 @@ class TcpStream(PartsStream):
         sock.setblocking(False)
         self.socket = sock
         self._sending = False
+        #: the last read got all that had come
+        self._is_drained = False
         #: once it is used
         self._poller: InputPoller | None = None
         #: the task in ``wait_for_input``
@@ -48,11 +50,14 @@ class TcpStream(PartsStream):
     def receive_nowait(self, max_bytes: int) -> bytes | None:
         """See `PartsStream`."""
         try:
-            return self.socket.recv(max_bytes)
+            data = self.socket.recv(max_bytes)
         except BlockingIOError:
+            self._is_drained = True
             return None
         except OSError as e:
             raise self._error(e) from e
+        self._is_drained = len(data) < max_bytes
+        return data
 
     async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """See `PartsStream`."""
@@ -62,10 +67,11 @@ class TcpStream(PartsStream):
         fd, poller = self.socket.fileno(), self._poller or input_poller()
 
         def serve() -> None:
+            self._is_drained = False
             if self._waiting is None:
                 return
             if on_input() and self._waiting is not None:
-                poller.wait(fd, waiter)
+                poller.wait(fd, waiter, is_drained=self._is_drained)
             else:
                 self.stop_waiting()
 
@@ -76,7 +82,7 @@ class TcpStream(PartsStream):
             poller.stop(fd)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        poller.wait(fd, waiter)
+        poller.wait(fd, waiter, is_drained=self._is_drained)
         self._poller, self._waiting = poller, trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(abort)
 

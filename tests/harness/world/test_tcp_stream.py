@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -230,11 +231,70 @@ async def test_who_waits_for_input_is_called_as_long_as_there_is_some() -> None:
 async def test_what_comes_while_nobody_waits_is_told_later() -> None:
     ours, theirs = await pair()
     async with ours, theirs:
-        for data in (b"one", b"two"):
+        for data in (b"one", b"two", b"three"):
             await ours.send_all(data)
-            await theirs.wait_for_input(lambda: False, at_once)
+            await trio.testing.wait_all_tasks_blocked()  # the poller has seen it
+            with trio.fail_after(10):
+                for _ in range(2):  # the first does not read it
+                    await theirs.wait_for_input(lambda: False, at_once)
             await trio.testing.wait_all_tasks_blocked()  # the poller does not spin
             assert await theirs.receive_some() == data
+
+
+async def test_the_end_that_came_with_the_last_bytes_is_told() -> None:
+    ours, theirs = await pair()
+    received: list[bytes | None] = []
+
+    def on_input() -> bool:
+        received.append(theirs.receive_nowait(10))
+        return received[-1] != b""
+
+    async with ours, theirs:
+        await ours.send_all(b"x")
+        await ours.aclose()
+        with trio.fail_after(10):
+            await theirs.wait_for_input(on_input, at_once)
+        assert received == [b"x", b""]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_input_is_missed_whoever_reads_it_and_when(seed: int, nursery: trio.Nursery) -> None:
+    random = Random(seed)
+    ours, theirs = await pair()
+    sent, received = random.randbytes(3000), bytearray()
+    has_ended = False
+
+    def read() -> None:
+        nonlocal has_ended
+        data = theirs.receive_nowait(random.choice((1, 30, 1000)))
+        has_ended = data == b""
+        received.extend(data or b"")
+
+    def on_input() -> bool:
+        for _ in range(random.randrange(3)):
+            read()
+        return not has_ended and random.random() < 0.7
+
+    async def send() -> None:
+        at = 0
+        while at < len(sent):
+            size = random.choice((1, 100, 1000))
+            ours.socket.send(sent[at : at + size])
+            at += size
+            for _ in range(random.randrange(4)):
+                await trio.lowlevel.checkpoint()
+        ours.close()
+
+    nursery.start_soon(send)
+    with trio.fail_after(10):
+        while not has_ended:
+            await theirs.wait_for_input(on_input, at_once)
+            for _ in range(random.randrange(3)):
+                await trio.lowlevel.checkpoint()
+            if random.random() < 0.3:
+                read()
+    assert received == sent
+    theirs.close()
 
 
 async def test_many_inputs_are_dealt_with_in_one_step(nursery: trio.Nursery) -> None:
@@ -313,8 +373,8 @@ async def test_what_comes_meanwhile_is_served_in_the_same_pass_of_the_loop() -> 
             served.append(len(passes))
             both.set()
 
-        poller.wait(theirs.fileno(), Waiter(first, at_once.end_slice))
-        poller.wait(their_other.fileno(), Waiter(second, at_once.end_slice))
+        poller.wait(theirs.fileno(), Waiter(first, at_once.end_slice), is_drained=False)
+        poller.wait(their_other.fileno(), Waiter(second, at_once.end_slice), is_drained=False)
         trio.lowlevel.add_instrument(instrument := Passes())
         ours.send(b"x")
         await both.wait()
@@ -353,7 +413,7 @@ class Asking:
         self.theirs.recv(10)
         self.served.append(self.passes)
         if self.waits_again:
-            self.poller.wait(self.theirs.fileno(), Waiter(self.on_input, at_once.end_slice))
+            self.poller.wait(self.theirs.fileno(), Waiter(self.on_input, at_once.end_slice), is_drained=False)
 
     async def ask(self, count: int, every: float = 0) -> None:
         """Ask and wait until it is served, so many times."""
@@ -364,7 +424,7 @@ class Asking:
             await trio.testing.wait_all_tasks_blocked()
 
     def __enter__(self) -> Asking:
-        self.poller.wait(self.theirs.fileno(), Waiter(self.on_input, at_once.end_slice))
+        self.poller.wait(self.theirs.fileno(), Waiter(self.on_input, at_once.end_slice), is_drained=False)
         return self
 
     def __exit__(self, *_: object) -> None:
