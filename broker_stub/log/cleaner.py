@@ -20,7 +20,7 @@ from kce.broker_stub.log.compaction import Compaction, KeyOffsets, Transactions
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.names import CLEANED
-from kce.broker_stub.log.segment import Segment
+from kce.broker_stub.log.segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, Segment
 from kce.wire import errors
 from kce.wire.record import RecordBatch
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 _ENTRY_BYTES: Final = 24
 #: ``log.cleaner.io.buffer.load.factor``
 _LOAD_FACTOR: Final = 0.9
-_INDEX_ENTRY_BYTES: Final = 8
 #: after a look at so many logs, other tasks run
 _LOGS_AT_ONCE: Final = 100
 
@@ -190,7 +189,8 @@ def groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segm
         together = [*group, segment]
         fits = (
             sum(one.size for one in together) <= config.segment_bytes
-            and sum(len(one.index) for one in together) <= config.segment_index_bytes // _INDEX_ENTRY_BYTES
+            and sum(len(one.index) for one in together) <= config.segment_index_bytes // OFFSET_ENTRY_BYTES
+            and sum(len(one.time_index) for one in together) <= config.segment_index_bytes // TIME_ENTRY_BYTES
             and together[0].can_hold(segment.next_offset())
         )
         if group and not fits:

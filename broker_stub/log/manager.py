@@ -29,8 +29,10 @@ from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.log.names import (
     CLEANER_OFFSET_CHECKPOINT,
+    KRAFT_METADATA,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    REMOTE_INDEX_CACHE,
     REPLICATION_OFFSET_CHECKPOINT,
     parse_folder,
 )
@@ -64,6 +66,8 @@ class LogManager:
         self._on_offline = on_offline
         self.now_ms = now_ms
         self._work = trio.Event()
+        #: of the periodic duties
+        self._duties = trio.CancelScope()
         self._log_dirs = log_dirs
         self.logs: dict[TopicPartition, Log] = {}
         self._deleted_in: set[LogDirectory] = set()
@@ -130,9 +134,14 @@ class LogManager:
                 await trio.lowlevel.checkpoint()
             path = f"{directory.path}/{name}"
             found = parse_folder(name)
+            if name == REMOTE_INDEX_CACHE or (found is not None and found.partition.topic == KRAFT_METADATA):
+                continue
             if found is None:
                 raise BrokerFailure(f"{path} is not the folder of a partition: log directories have nothing else")
-            if found.kind not in (None, "future"):
+            if found.kind == "stray":  # somebody may want it yet
+                log.warning("%s is left alone", path)
+                continue
+            if found.kind == "delete":
                 directory.delete_later([path], 0)
                 continue
             partition = found.partition
@@ -273,9 +282,10 @@ class LogManager:
     # while the broker runs
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; the logs are loaded."""
+        """Until cancelled, or closed; the logs are loaded."""
         config = self._config
         async with trio.open_nursery() as nursery:
+            self._duties = nursery.cancel_scope
             delay = config.log_initial_task_delay_ms
             for interval_ms, initial_ms, task in (
                 (config.log_retention_check_interval_ms, delay, self._retain),
@@ -381,6 +391,7 @@ class LogManager:
                 continue  # the directory is offline already
             except OSError as e:
                 directory.failed(e)
+        self._duties.cancel()  # or a checkpoint that is due before the node ends has no log any more
         self.logs.clear()
         self.future.logs.clear()
         self.abandon()

@@ -33,6 +33,9 @@ REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
+#: folders that are no partitions of a broker
+REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
+KRAFT_METADATA: Final = "__cluster_metadata"
 
 _OFFSET_DIGITS: Final = 20
 _MAX_NAME: Final = 255

@@ -27,8 +27,8 @@ _SCAN_BYTES: Final = 64 * 1024
 #: as long as a segment is no larger, its index has no entries, with Kafka's default interval
 _UNINDEXED_BYTES: Final = 4096
 #: entries of the two indexes are 8 and 12 bytes
-_OFFSET_ENTRY_BYTES: Final = 8
-_TIME_ENTRY_BYTES: Final = 12
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
 
 
 class Place(NamedTuple):
@@ -215,8 +215,8 @@ class Segment:
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return (
             waited > segment_ms - self.jitter_ms
-            or len(self.index) >= index_bytes // _OFFSET_ENTRY_BYTES
-            or len(self.time_index) >= index_bytes // _TIME_ENTRY_BYTES - 1
+            or len(self.index) >= index_bytes // OFFSET_ENTRY_BYTES
+            or len(self.time_index) >= index_bytes // TIME_ENTRY_BYTES - 1
         )
 
     def first_batch_timestamp(self) -> int:

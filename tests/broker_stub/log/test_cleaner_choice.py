@@ -91,9 +91,9 @@ def test_what_is_young_stays() -> None:
 
 
 def test_which_segments_become_one() -> None:
-    def segment(size: int, entries: int, next_offset: int) -> Any:
+    def segment(size: int, entries: int, next_offset: int, times: int = 0) -> Any:
         return SimpleNamespace(
-            size=size, index=range(entries), next_offset=lambda: next_offset,
+            size=size, index=range(entries), time_index=range(times), next_offset=lambda: next_offset,
             can_hold=lambda offset: offset <= 1000,
         )  # fmt: skip
 
@@ -101,6 +101,7 @@ def test_which_segments_become_one() -> None:
     cases = [
         ([(60, 0, 5), (40, 0, 6), (1, 0, 7)], [2, 1]),
         ([(0, 2, 5), (0, 1, 6), (0, 1, 7)], [2, 1]),
+        ([(0, 0, 5, 1), (0, 0, 6, 1), (0, 0, 7, 1)], [2, 1]),
         ([(0, 0, 999), (0, 0, 1000), (0, 0, 1001)], [2, 1]),
         ([(500, 0, 5), (500, 0, 6)], [1, 1]),
         ([], []),

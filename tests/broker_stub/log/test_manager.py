@@ -15,6 +15,7 @@ from kce.broker_stub.disk import Disk
 from kce.broker_stub.errors import BrokerFailure, KafkaStorageError, OffsetOutOfRange, Refused
 from kce.broker_stub.log import Isolation, LogConfig
 from kce.broker_stub.log.checkpoints import read_offsets
+from kce.broker_stub.log.directory import CHECKPOINTS
 from kce.broker_stub.log.lookup import find_timestamp
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.log.manager_config import LogManagerConfig
@@ -94,6 +95,19 @@ async def test_logs_are_the_same_after_a_clean_end(disk: MemoryDisk) -> None:
     assert not logs.directories[0].had_clean_shutdown
 
 
+async def test_nothing_is_written_after_the_end(disk: MemoryDisk, autojump_clock: Clock) -> None:
+    """The rest of the node ends later."""
+    async with running(manager(disk)) as logs:
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=ID)
+        append(log, b"x", b"y")
+        log.set_high_watermark(2)
+        log.increment_log_start_offset(1)
+        logs.close()
+        await trio.sleep(3600)
+        written = [read_offsets(disk, f"/l/{name}") for name in CHECKPOINTS]
+        assert written == [{A0: 2}, {A0: 1}, {A0: 2}]
+
+
 async def test_a_directory_is_used_by_one_broker(disk: MemoryDisk) -> None:
     first = manager(disk)
     await first.load()
@@ -108,6 +122,15 @@ async def test_other_folders_are_refused(disk: MemoryDisk, name: str) -> None:
     disk.make_folder(f"/l/{name}")
     with pytest.raises(BrokerFailure, match=f"/l/{name.replace('+', '.')} is not the folder of a partition"):
         await manager(disk).load()
+
+
+@pytest.mark.parametrize("name", ["remote-log-index-cache", "__cluster_metadata-0", f"a-0.{'0' * 32}-stray"])
+async def test_folders_that_are_left_alone(disk: MemoryDisk, autojump_clock: Clock, name: str) -> None:
+    disk.write(f"/l/{name}/kept", b"x")
+    async with running(manager(disk)) as logs:
+        await trio.sleep(3600)
+        assert not logs.logs
+        assert disk.exists(f"/l/{name}/kept")
 
 
 async def test_a_damaged_log_ends_the_start_after_a_clean_end_and_is_then_recovered(disk: MemoryDisk) -> None:
