@@ -362,7 +362,7 @@ class ReplicaFetcher:
         if error == ErrorCode.NONE:
             error, first = await self._connection.offset(partition, state.leader_epoch, EARLIEST)
         if error != ErrorCode.NONE:
-            self._refused(partition, state, error)
+            self._still(partition, state, lambda: self._refused(partition, state, error))
             return
 
         def restart() -> None:

@@ -258,6 +258,27 @@ async def test_a_leader_that_refuses_offsets_is_asked_again_later(
     assert f.log.log_end_offset == 2
 
 
+async def test_a_partition_is_given_up_while_the_leader_is_asked_for_its_offsets(follower: MakeFollower) -> None:
+    """Rule B5.18: the leader has just changed, so it refuses."""
+    f = follower()
+    f.leader.fetched = [{"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}]
+    f.leader.offsets = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    f.leader.meanwhile = [lambda: None, lambda: f.fetchers.stop([PARTITION])]
+    await f.follow()
+    await f.follow(epoch=4)
+    assert f.leader.fetches() == [(2, 3, 1), (2, 4, 1)]
+
+
+async def test_a_new_epoch_begins_while_the_leader_is_asked_for_offsets_of_the_old_one(follower: MakeFollower) -> None:
+    f = follower()  # rules B5.16, B5.18
+    f.leader.fetched = [{"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}]
+    f.leader.offsets = [(ErrorCode.FENCED_LEADER_EPOCH, -1)]
+    f.leader.meanwhile = [lambda: None, lambda: f.fetchers.follow(PARTITION, f.log, 9, 4, AT_LEADER, ID)]
+    await f.follow()
+    assert f.fetchers.failed_partitions == 0
+    assert f.leader.fetches() == [(2, 3, 1), (2, 4, 1)]
+
+
 async def test_a_log_that_cannot_take_the_records_is_given_up(follower: MakeFollower) -> None:  # rule B5.15
     f = follower()
     f.leader.fetched = [{"records": batch(b"x", base_offset=1, leader_epoch=3)}]
