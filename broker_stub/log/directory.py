@@ -123,10 +123,12 @@ class LogDirectory(LogContext):
     # checkpoints
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Empty if it cannot be read: recovery starts at the beginning then (rule B6.6)."""
+        """Raises OSError, BadCheckpoint; not for where recovery and logs start, which is the beginning (rule B6.6)."""
         try:
             return read_offsets(self.disk, f"{self.path}/{name}")
         except OSError as e:
+            if name not in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
+                raise
             log.warning("%s/%s is ignored: %s", self.path, name, e)
             return {}
 

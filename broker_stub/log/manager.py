@@ -145,8 +145,12 @@ class LogManager:
                 directory.delete_later([path], 0)
                 continue
             partition = found.partition
-            if found.kind is None and partition in self.logs:
-                raise BrokerFailure(f"{path} and {self.logs[partition].folder} are of the same partition: delete one")
+            known = self.logs.get(partition)  # its folder comes before that of a future log
+            if known is not None and found.kind is None:
+                raise BrokerFailure(f"{path} and {known.folder} are of the same partition: delete one")
+            if known is not None and known.context is directory:
+                log.warning("%s is left alone: %s is already in that directory", path, partition)
+                continue
             try:
                 loaded = Log(
                     directory,

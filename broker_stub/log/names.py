@@ -39,6 +39,7 @@ KRAFT_METADATA: Final = "__cluster_metadata"
 
 _OFFSET_DIGITS: Final = 20
 _MAX_NAME: Final = 255
+_MAX_PARTITION: Final = 2**31 - 1
 _SEGMENT_FILE: Final = re.compile(rf"(\d{{{_OFFSET_DIGITS}}})(\.\w+)")
 _FOLDER: Final = re.compile(r"(?P<topic>\S+)-(?P<partition>\d+)(?:\.\S+-(?P<kind>delete|future|stray))?")
 
@@ -64,6 +65,8 @@ def parse_folder(name: str) -> Folder | None:
     """Parse the name of a partition's folder; None for any other folder."""
     found = _FOLDER.fullmatch(name)
     if found is None or (found["kind"] is None and name.endswith(("-delete", "-future", "-stray"))):
+        return None
+    if int(found["partition"]) > _MAX_PARTITION:
         return None
     topic = sys.intern(found["topic"])  # the partitions of a topic share its name
     return Folder(TopicPartition(topic, int(found["partition"])), found["kind"])

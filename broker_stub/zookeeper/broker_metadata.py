@@ -113,8 +113,9 @@ def _read(disk: Disk, path: str) -> BrokerMetadata | None:
     entries = {
         key.strip(): text.strip() for key, _, text in (line.partition("=") for line in lines) if not key.startswith("#")
     }
-    if entries.get("version") != VERSION:
-        raise BrokerFailure(f"{path} has version={entries.get('version', '')}: a ZooKeeper cluster has {VERSION}")
+    version = entries.get("version", VERSION)
+    if version != VERSION:
+        raise BrokerFailure(f"{path} has version={version}: a ZooKeeper cluster has {VERSION}")
     broker_id = entries.get("broker.id")
     if broker_id is not None and not broker_id.isdecimal():
         raise BrokerFailure(f"{path} has broker.id={broker_id}, which is not a valid id")

@@ -91,5 +91,5 @@ def test_names_of_folders() -> None:
     assert first is not None
     assert second is not None
     assert first.partition.topic is second.partition.topic
-    for name in ("a", "a-", "-0", "a-x", "a-0-delete", "a-0.x-other", "a b-0"):
+    for name in ("a", "a-", "-0", "a-x", "a-0-delete", "a-0.x-other", "a b-0", "a-2147483648"):
         assert parse_folder(name) is None

@@ -378,11 +378,20 @@ async def test_a_checkpoint_that_cannot_be_read_is_ignored(disk: MemoryDisk) -> 
     await logs.load()
     append(logs.get_or_create_log(A0, is_new=True, topic_id=None))
     logs.close()
-    for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+    for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
         disk.write(f"/l/{name}", b"x")
     logs = manager(disk)
     await logs.load()
     assert values(logs.logs[A0]) == [(0, b"v")]
+
+
+@pytest.mark.parametrize("name", ["replication-offset-checkpoint", "cleaner-offset-checkpoint"])
+async def test_without_the_high_watermarks_a_directory_is_offline(disk: MemoryDisk, name: str) -> None:
+    """Rule B6.6: without them a follower may cut off what is committed."""
+    disk.write(f"/l/{name}", b"0\n5\na 0 1\n")
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    assert [directory.path for directory in logs.online] == ["/m"]
 
 
 async def test_a_new_log_does_not_start_where_a_deleted_one_did(disk: MemoryDisk) -> None:  # rule B6.18

@@ -305,6 +305,26 @@ async def test_it_goes_on_after_a_restart(autojump_clock: object) -> None:
         assert await described(node) == {"/a": [], "/b": [(0, False)]}
 
 
+async def test_a_future_log_beside_the_log_itself_stays_where_it_is(autojump_clock: object) -> None:
+    """As when somebody has put the contents of two directories into one; the log is served."""
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        disk = node.disk
+        node.record_logs.close()
+    disk.make_folder("/a/a-0.00000000000000000000000000000000-future")
+    async with node_with_two(disk=disk) as node:
+        await node.lead()
+        await trio.sleep(10)
+        assert await everything(node) == [b"0"]
+        assert (await described(node))["/a"] == [(0, False)]
+        assert folders(node, "/a") == ["a-0.0", "a-0.future"]
+        assert await alter(node, "/b") == 0
+        await moved(node)
+        assert await everything(node) == [b"0"]
+        assert node.log.context.path == "/b"
+
+
 async def test_two_future_logs_of_a_partition_end_the_start(autojump_clock: object) -> None:  # rule B6.32
     async with node_with_two() as node:
         await node.lead()

@@ -183,7 +183,7 @@ async def test_the_sequence_of_broker_ids() -> None:  # rule 1.31
     ("text", "problem"),
     [
         ("version=1\nnode.id=1\n", "version=1: a ZooKeeper cluster has 0"),
-        ("# nothing\n", "version=: a ZooKeeper cluster has 0"),
+        ("version=\n", "version=: a ZooKeeper cluster has 0"),
         ("version=0\nbroker.id=one\n", "broker.id=one, which is not a valid id"),
         ("version=0\nbroker.id=-3\n", "broker.id=-3, which is not a valid id"),
     ],
@@ -205,6 +205,15 @@ def test_directories_whose_file_cannot_be_read_or_written_have_failed(cluster: C
     write_metadata(DISK, log_dirs, metadata, failed)
     assert [*failed] == log_dirs[:2]
     assert cluster.known("d") == [metadata]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", f"cluster.id={CLUSTER}\n"])
+async def test_a_file_without_a_version_has_the_first_one(cluster: Cluster, text: str) -> None:
+    """A full disk may have left an empty one."""
+    await cluster.start("a", broker_id="1")
+    cluster.write("b", text)
+    assert await cluster.start("a", "b", broker_id="1") == 1
+    assert cluster.known("b") == [BrokerMetadata(CLUSTER, 1)]
 
 
 def test_kafkas_meta_properties_is_read(cluster: Cluster) -> None:
