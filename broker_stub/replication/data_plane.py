@@ -304,7 +304,7 @@ class DataPlane:
                     partition, fetch, params, room, at_least_one=at_least_one, snapshot=self._metadata_cache.snapshot
                 )
                 if record_progress and is_follower and found.diverging is None:
-                    found = self._follower_fetched(partition, params.replica_id, fetch, found)
+                    self._follower_fetched(partition, params.replica_id, fetch, found)
                 if is_follower and found.records and self.must_wait(partition, params):
                     found = found._replace(records=b"")
             except ApiException as e:
@@ -334,7 +334,7 @@ class DataPlane:
             and self._quota.is_exceeded
         )
 
-    def _follower_fetched(self, partition: Partition, broker_id: int, fetch: PartitionFetch, found: Read) -> Read:
+    def _follower_fetched(self, partition: Partition, broker_id: int, fetch: PartitionFetch, found: Read) -> None:
         """Rule B4.41."""
         followers, start = partition.followers, found.start
         follower = followers.get(broker_id)
@@ -345,13 +345,11 @@ class DataPlane:
         if start.offset != fetch.offset:
             start = start._replace(offset=fetch.offset)
         follower.fetched(start, fetch.log_start_offset, trio.current_time() * 1000, found.end_offset)
-        if broker_id not in partition.isr:  # each of its fetches is a chance to join
-            found = found._replace(bound=-1)
+        if broker_id not in partition.isr:
             self._on_follower_fetched(partition, broker_id)
         moved = follower.end.offset != known_end and self._advance(partition)
         if moved or (starts_elsewhere and followers.low_watermark(found.log_start_offset, self.is_alive) > before):
             self.high_watermark_moved(partition.topic_partition)
-        return found
 
     def follower_has_all(self, partition: Partition, follower: Follower, end: OffsetMetadata, now: float) -> None:
         """A follower in the ISR has fetched from that end of the log; its own log starts where it did before."""

@@ -99,6 +99,8 @@ def read_partition(
         has_epoch = fetch.current_leader_epoch != NO_EPOCH
         raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
     bound, nothing = _bound(log, params.isolation), FetchedRecords(OffsetMetadata(fetch.offset))
+    if params.is_follower and params.replica_id not in partition.isr:  # each of its fetches is a chance to join
+        bound = UNDEFINED
     if params.consumer is not None:
         bound = UNDEFINED
         preferred = preferred_follower(partition, fetch.offset, params.consumer, snapshot)

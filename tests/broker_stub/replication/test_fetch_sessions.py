@@ -388,12 +388,15 @@ async def test_what_happens_to_an_idle_log_by_itself_is_told_in_the_end(autojump
         assert found(await fetcher.fetch()) == {0: []}
 
 
-async def test_an_idle_follower_outside_the_isr_is_read_with_each_fetch(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("max_wait_ms", [0, 500])
+async def test_an_idle_follower_outside_the_isr_is_read_with_each_fetch(
+    max_wait_ms: int, autojump_clock: MockClock
+) -> None:
     """It joins as soon as it may."""
     async with a_node() as node:
         await node.lead(isr=(1,), replicas=(1, 2))
         await node.ask(update_metadata(umr_state(isr=(1,)), alive=(1,)))
-        fetcher = Fetcher(node, 12, replica=2, epoch=0)
+        fetcher = Fetcher(node, 12, replica=2, epoch=0, max_wait_ms=max_wait_ms)
         await fetcher.fetch(0)
         await fetcher.fetch()
         assert node.submitter.proposed == []
