@@ -100,6 +100,10 @@ class Purgatory(Generic[K, O]):
         self._add(operation, keys)
         return self._start(operation)
 
+    def watch_also(self, operation: O, key: K) -> None:
+        """Watch an operation that waits under one more key."""
+        self._add(operation, (key,))
+
     def _add(self, operation: O, keys: Iterable[K]) -> None:
         watched = list(keys)
         assert watched, "an operation without keys is never checked"

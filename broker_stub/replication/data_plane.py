@@ -18,6 +18,7 @@ from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.followers import Follower
 from kce.broker_stub.log import Appended, Isolation, Log, OffsetMetadata, Origin
+from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
@@ -276,9 +277,16 @@ class DataPlane:
         With a ``session`` its idle partitions wait, too; what they add to the fetches comes last.
         """
         changes = self.changes
-        reads = self.read(params, fetches, record_progress=True)
+        touched = self.sessions.begin_answer()
+        try:
+            reads = self.read(params, fetches, record_progress=True)
+        finally:
+            self.sessions.end_answer(touched)
         operation = DelayedFetch(self, params, fetches, reads, respond, session)
         if operation.is_satisfied_by(reads):
+            if touched:  # by what a follower has: it must be told of the high watermark that came of it
+                pairs = zip(fetches, reads, strict=True)
+                reads = [read._replace(bound=UNDEFINED) if of.partition in touched else read for of, read in pairs]
             respond(reads)
             return
         keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
@@ -292,6 +300,10 @@ class DataPlane:
             self.fetch_purgatory.watch(operation, keys)
         else:  # what a follower has may let others write
             self.fetch_purgatory.try_complete_or_watch(operation, keys)
+
+    def waits_also_for(self, operation: DelayedFetch, topic_partition: TopicPartition) -> None:
+        """For a partition that was idle when the operation began to wait."""
+        self.fetch_purgatory.watch_also(operation, topic_partition)
 
     def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
         """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""

@@ -27,6 +27,8 @@ class Plane(Protocol):
 
     def must_wait(self, partition: Partition, params: FetchParams) -> bool: ...
 
+    def waits_also_for(self, operation: DelayedFetch, topic_partition: TopicPartition) -> None: ...
+
     def low_watermark(self, partition: Partition) -> int:
         """Raises ApiException."""
 
@@ -113,6 +115,8 @@ class DelayedFetch(DelayedOperation):
         added, can_wait = self._session.more()
         for fetch in added:
             self._fetches.append(fetch)
+            if not self.is_completed:  # what was appended may be readable only once it is replicated
+                self._plane.waits_also_for(self, fetch.partition)
             try:
                 hosted = self._plane.partition(fetch.partition)
                 self._starts.append(OffsetMetadata(-1) if hosted.log is None else hosted.log.locate(fetch.offset))

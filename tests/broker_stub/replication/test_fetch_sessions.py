@@ -388,6 +388,21 @@ async def test_what_happens_to_an_idle_log_by_itself_is_told_in_the_end(autojump
         assert found(await fetcher.fetch()) == {0: []}
 
 
+async def test_a_follower_is_told_how_far_its_own_fetch_moves_the_high_watermark(autojump_clock: MockClock) -> None:
+    """Rule B4.29: also where the answer was made before, because another partition had something to read."""
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"a"))
+        fetcher = Fetcher(node, 12, replica=2, max_wait_ms=500, epoch=0)
+        assert found(await fetcher.fetch(0, 0)) == {0: [b"a"], 1: []}
+        await node.produce(batch(b"b"), partition=1)
+        assert found(await fetcher.fetch(1, 0)) == {1: [b"b"]}
+        assert node.log.high_watermark == 1
+        answer = await fetcher.fetch(max_wait_ms=0)
+        told = {data.partition_index: data.high_watermark for data in answer.responses[0].partitions}
+        assert told[0] == 1
+
+
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
 async def test_an_idle_follower_outside_the_isr_is_read_with_each_fetch(
     max_wait_ms: int, autojump_clock: MockClock
@@ -565,6 +580,28 @@ async def test_a_follower_that_waits_learns_of_records_before_they_are_replicate
         await trio.sleep(1)
         assert answers == []
         await node.produce(batch(b"x"))
+        await trio.sleep(1)
+        assert [found(answer) for answer in answers] == [{0: [b"x"]}]
+
+
+async def test_a_consumer_that_waits_learns_of_records_once_they_are_replicated(autojump_clock: MockClock) -> None:
+    """Its partition was idle when they were appended, and the high watermark moved later."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await two_partitions(node)
+        fetcher = Fetcher(node, 12)
+        await fetcher.fetch(0, 0)
+        await fetcher.fetch()
+        answers: list[wire.FetchResponse] = []
+
+        async def wait() -> None:
+            answers.append(await fetcher.fetch(max_wait_ms=60_000))
+
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        await node.produce(batch(b"x"))
+        await trio.sleep(1)
+        assert answers == []
+        await node.fetch(1, replica=2, epoch=0)
         await trio.sleep(1)
         assert [found(answer) for answer in answers] == [{0: [b"x"]}]
 
