@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from kce.broker_stub.config_checks import check_combinations, may_share_port, ve
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.security.authorizer import AuthorizerConfig
-from kce.broker_stub.security.config import ListenerSecurity, listener_security
+from kce.broker_stub.security.config import ListenerSecurity, has_own_client_auth, listener_security
 from kce.broker_stub.security.password_encoder import PasswordEncoder
 from kce.broker_stub.security.tokens import TokenConfig
 from kce.broker_stub.transaction_config import TransactionConfig
@@ -104,7 +104,21 @@ class BrokerConfig:
         """Raises ConfigError."""
         for warning in Properties(properties).check():
             log.warning("%s", warning)
-        return cls._of(properties)
+        made = cls._of(properties)
+        for warning in made._warnings():
+            log.warning("%s", warning)
+        return made
+
+    def _warnings(self) -> Iterator[str]:
+        """Kafka's, of settings that do less than one may think."""
+        read = Properties(self.originals)
+        client_auth = read.text("ssl.client.auth")
+        for endpoint in self.listeners if client_auth != "none" else ():
+            if endpoint.security_protocol == "SASL_SSL" and not has_own_client_auth(read, endpoint.listener):
+                yield (  # rule B9.3
+                    f"ssl.client.auth={client_auth} has no effect on listener {endpoint.listener}, which is SASL_SSL: "
+                    f"it needs listener.name.{endpoint.listener.lower()}.ssl.client.auth"
+                )
 
     def changed(self, dynamic: Mapping[str, str]) -> BrokerConfig:
         """With other dynamic settings over the properties as given. Raises ConfigError."""

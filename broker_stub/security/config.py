@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kce.broker_stub.security.jaas import LoginModule, parse_jaas
@@ -26,7 +26,7 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
     SCRAM_SHA_512: "org.apache.kafka.common.security.scram.ScramLoginModule",
     OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
-_STORE_TYPES: Final = ("PEM", "PKCS12")
+_STORE_TYPES: Final = ("PEM", "PKCS12", "JKS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +107,18 @@ def listener_security(read: Properties, listener: str, protocol: str, *, is_inte
     """``is_inter_broker``: brokers connect to each other on this listener. Raises ConfigError."""
     where = f"listener {listener}"
     tls = _tls(read, listener, where) if protocol in ("SSL", "SASL_SSL") else None
+    if tls is not None and protocol == "SASL_SSL" and not has_own_client_auth(read, listener):
+        tls = replace(tls, client_auth="none")  # rule B9.3
     if tls is not None and tls.key_store is None:
         raise ConfigError(f"{where} uses {protocol}: ssl.keystore.location or ssl.keystore.key is missing")
     sasl = (
         _SaslSettings(read, listener).config(is_inter_broker=is_inter_broker) if protocol.startswith("SASL_") else None
     )
     return ListenerSecurity(tls=tls, sasl=sasl)
+
+
+def has_own_client_auth(read: Properties, listener: str) -> bool:
+    return read.given(f"listener.name.{listener.lower()}.ssl.client.auth") is not None
 
 
 def _tls(read: Properties, listener: str, where: str) -> TlsConfig:
@@ -194,8 +200,8 @@ def _check_store(where: str, prefix: str, kind: str, location: str | None, texts
     """Raises ConfigError: Kafka's rules for files and texts of a store."""
     if kind.upper() not in _STORE_TYPES:
         raise ConfigError(
-            f"{where}: {prefix}.type={kind}: only {' and '.join(_STORE_TYPES)} are supported here "
-            "(keytool -importkeystore -deststoretype PKCS12 converts a JKS file)"
+            f"{where}: {prefix}.type={kind}: only {', '.join(_STORE_TYPES)} are supported here "
+            "(keytool -importkeystore -deststoretype PKCS12 converts others)"
         )
     given = [f"{prefix}.{name}" for name, text in texts.items() if text]
     missing = [f"{prefix}.{name}" for name, text in texts.items() if not text]

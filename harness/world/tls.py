@@ -1,14 +1,15 @@
-"""TLS of a node's listeners and of its own connections: certificates in PEM or PKCS12, and Trio's SSL streams.
+"""TLS of a node's listeners and of its own connections: certificates in PEM, PKCS12 or JKS, and Trio's SSL streams.
 
 Frames pass a link above the stream, so that recordings and rules see them in the clear.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ import trio
 
 from kce.broker_stub.security.config import KeyStore, ListenerSecurity, TlsConfig, TrustStore
 from kce.extras import MissingExtra, require
+from kce.harness.world.java_key_store import is_java_key_store, read_java_key_store
 from kce.wire.configuration import ConfigError
 
 #: a stream that speaks TLS above one of a world
@@ -182,18 +184,23 @@ def _load_key(context: ssl.SSLContext, own: Pem) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "key.pem")
         path.write_text(f"{own.key}\n{own.chain}", encoding="ascii")
-        # a function, so that no password is requested from a terminal
-        context.load_cert_chain(path, password=lambda: own.password)
+        try:
+            # a function, so that no password is requested from a terminal
+            context.load_cert_chain(path, password=lambda: own.password)
+        except ssl.SSLError as e:
+            if e.reason:
+                raise
+            # all that OpenSSL says is "PEM lib"
+            why = "ssl.key.password is wrong, or the key is damaged" if own.password else "the key is damaged"
+            raise ValueError(why) from None
 
 
 def _own(store: KeyStore) -> Pem:
     if store.key is not None and store.certificate_chain is not None:
         return _pem(_normal(store.key), _normal(store.certificate_chain), store)
     content = _read(store.location)
-    if store.type.upper() == "PKCS12":
-        if store.key_password not in (None, store.password):
-            raise ValueError("the key's password is not that of the PKCS12 store")
-        return _own_of_pkcs12(content, store.password)
+    if store.type.upper() != "PEM":  # Java takes either for the other
+        return _own_of_jks(content, store) if is_java_key_store(content) else _own_of_pkcs12(content, store)
     blocks = _blocks(content.decode("ascii", "replace"))
     keys = [block for kind, block in blocks if kind.endswith("PRIVATE KEY")]
     chain = [block for kind, block in blocks if kind == "CERTIFICATE"]
@@ -206,14 +213,26 @@ def _pem(key: str, chain: str, store: KeyStore) -> Pem:
     """Raises ValueError for the password of a key that has none, as Kafka does."""
     if store.key_password is not None and "ENCRYPTED" not in key:
         raise ValueError("the key is not encrypted, but has a password")
+    if store.key_password is None and "ENCRYPTED" in key:
+        raise ValueError("the key is encrypted, but ssl.key.password is missing")
     return Pem(key, chain, store.key_password or "")
 
 
-def _own_of_pkcs12(content: bytes, password: str | None) -> Pem:
+def _own_of_jks(content: bytes, store: KeyStore) -> Pem:
+    keys = read_java_key_store(content, store.password).keys
+    if not keys or not keys[0].chain:
+        raise ValueError("the JKS key store holds no key")
+    key = base64.b64encode(keys[0].private_key(store.key_password or store.password or "")).decode()
+    return Pem(_block("PRIVATE KEY", key), _pem_of(keys[0].chain), "")
+
+
+def _own_of_pkcs12(content: bytes, store: KeyStore) -> Pem:
+    if store.key_password not in (None, store.password):
+        raise ValueError("the key's password is not that of the PKCS12 store")
     require("cryptography", purpose="a PKCS12 store")
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
-    key, certificate, others = pkcs12.load_key_and_certificates(content, _bytes(password))
+    key, certificate, others = pkcs12.load_key_and_certificates(content, _bytes(store.password))
     if key is None or certificate is None:
         raise ValueError("the PKCS12 key store holds no key")
     plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -225,7 +244,9 @@ def _trusted(store: TrustStore) -> str:
     if store.certificates is not None:
         return _normal(store.certificates)
     content = _read(store.location)
-    if store.type.upper() == "PKCS12":
+    if store.type.upper() != "PEM":
+        if is_java_key_store(content):
+            return _pem_of(read_java_key_store(content, store.password).certificates)
         require("cryptography", purpose="a PKCS12 store")
         from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
@@ -233,6 +254,11 @@ def _trusted(store: TrustStore) -> str:
         held = [*([found.cert] if found.cert else []), *found.additional_certs]
         return b"".join(each.certificate.public_bytes(Encoding.PEM) for each in held).decode()
     return _normal(content.decode("ascii", "replace"))
+
+
+def _pem_of(certificates: Iterable[bytes]) -> str:
+    """Of certificates in DER."""
+    return "".join(ssl.DER_cert_to_PEM_cert(each) for each in certificates)
 
 
 def _bytes(password: str | None) -> bytes | None:

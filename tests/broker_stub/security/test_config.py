@@ -58,9 +58,28 @@ def test_settings_of_the_listener_and_the_mechanism_go_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("protocol", "own", "expected"),
+    [("SSL", None, "required"), ("SASL_SSL", None, "none"), ("SASL_SSL", "required", "required")],
+)
+def test_certificates_of_sasl_clients_are_requested_by_the_listeners_own_setting_only(
+    caplog: pytest.LogCaptureFixture, protocol: str, own: str | None, expected: str
+) -> None:  # rule B9.3
+    properties = given(protocol, ssl_client_auth="required")
+    if own is not None:
+        properties["listener.name.data.ssl.client.auth"] = own
+    config = BrokerConfig.from_properties(properties)
+    for made in (config, config.changed({"log.retention.ms": "5"})):
+        tls = made.security["DATA"].tls
+        assert tls is not None
+        assert tls.client_auth == expected
+    is_warned = "ssl.client.auth=required has no effect on listener DATA, which is SASL_SSL" in caplog.text
+    assert is_warned == (expected == "none")
+
+
+@pytest.mark.parametrize(
     ("protocol", "wrong", "why"),
     [
-        ("SSL", {"ssl.keystore.type": "JKS"}, "ssl.keystore.type=JKS: only PEM and PKCS12 are supported here"),
+        ("SSL", {"ssl.keystore.type": "BKS"}, "ssl.keystore.type=BKS: only PEM, PKCS12, JKS are supported here"),
         ("SSL", {"ssl.keystore.location": "k"}, "set only one of ssl.keystore.location and ssl.keystore.key"),
         ("SSL", {"ssl.keystore.key": ""}, "ssl.keystore.certificate.chain needs ssl.keystore.key"),
         ("SSL", {"ssl.truststore.type": "PKCS12"}, "ssl.truststore.certificates needs ssl.truststore.type=PEM"),
@@ -105,7 +124,7 @@ def test_all_that_is_known_of_a_listener() -> None:
         "sasl.server.max.receive.size": "7", "connection.failed.authentication.delay.ms": "8",
         "connections.max.reauth.ms": "9", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": "k",
         "ssl.keystore.password": "kp", "ssl.key.password": "kkp", "ssl.truststore.type": "pem",
-        "ssl.truststore.location": "t", "ssl.client.auth": "required",
+        "ssl.truststore.location": "t", "listener.name.data.ssl.client.auth": "required",
     }  # fmt: skip
     security = BrokerConfig.from_properties(properties).security["DATA"]
     tls, sasl = security.tls, security.sasl
