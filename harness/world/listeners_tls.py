@@ -26,10 +26,18 @@ class ListenersTls:
     """``current``: by listener, for those with TLS (broker_stub.ports.TlsPort)."""
 
     def __init__(self, security: Mapping[str, ListenerSecurity], inter_broker_listener: str) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError, also if brokers with these stores would not trust each other (rule B9.38)."""
         self._inter_broker_listener = inter_broker_listener
         self.current: dict[str, Tls] = {}
         self.use(security)
+        between = self.current.get(inter_broker_listener)
+        if between is not None:
+            try:
+                _check_handshake(between, between)
+            except ssl.SSLError as e:
+                raise ConfigError(
+                    f"listener {inter_broker_listener}: brokers cannot connect to each other with its stores: {e}"
+                ) from None
 
     def check(self, security: Mapping[str, ListenerSecurity]) -> None:
         """Raises ConfigError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,21 @@ def test_brokers_must_still_understand_each_other(stores: Stores, client_auth: s
     between.check(
         stores.config(keystore_location=str(stores.write("third.pem", certificate())), client_auth=client_auth).security
     )
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+def test_brokers_must_understand_each_other_from_the_start(stores: Stores, client_auth: str) -> None:
+    for name, of in (
+        ("stranger", certificate(ca=trustme.CA())),
+        ("old", authority().ca.issue_cert(*NAMES, common_name="node", not_after=datetime(2020, 1, 1, tzinfo=UTC))),
+    ):
+        config = stores.config(keystore_location=str(stores.write(f"{name}.pem", of)), client_auth=client_auth)
+        listeners_of(config)  # clients may trust it
+        with pytest.raises(ConfigError, match=r"^listener DATA: brokers cannot connect to each other .*VERIFY_FAILED"):
+            listeners_of(config, "DATA")
+    with pytest.raises(ConfigError, match="cannot connect to each other"):
+        listeners_of(stores.config(truststore_location="", truststore_type=""), "DATA")
+    listeners_of(stores.config(client_auth=client_auth), "DATA")
 
 
 def test_listeners_come_and_go(stores: Stores) -> None:
