@@ -313,6 +313,9 @@ class Link:
         if not self._accepted:
             self._links.dialled.pop(self.local, None)
         self._node.accepted.discard(self)
+        # whoever holds the link must not hold these
+        self._buffer.clear()
+        self._unsent = b""
         if self._parts_stream is not None:
             self._parts_stream.close()
         else:

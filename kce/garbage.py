@@ -1,4 +1,4 @@
-"""Work without garbage collection."""
+"""Work without garbage collection, and without what only a collection would find."""
 
 from __future__ import annotations
 
@@ -51,3 +51,15 @@ def no_collection(*, freeze: bool = False) -> Iterator[None]:
 def thaw() -> None:
     """Let collections scan what was frozen."""
     gc.unfreeze()
+
+
+def let_go(error: BaseException) -> None:
+    """Let a caught error, and those behind it, forget where they were raised.
+
+    The calls there hold what they worked on, such as a request of many megabytes, and often the error itself: then all
+    of it stays until a collection, and those are rare.
+    """
+    behind: BaseException | None = error
+    while behind is not None:
+        behind.__traceback__ = None
+        behind = behind.__context__

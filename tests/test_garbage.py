@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import weakref
 
 import pytest
 
-from kce.garbage import no_collection, thaw
+from kce.garbage import let_go, no_collection, thaw
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -46,3 +47,28 @@ def test_what_is_frozen_is_not_scanned_until_it_thaws() -> None:
     finally:
         thaw()
     assert any(one is kept for one in gc.get_objects())
+
+
+def test_an_error_lets_go_of_the_calls_that_raised_it() -> None:
+    """Also of those that raised the errors behind it."""
+
+    def fails(held: list[weakref.ref[Held]]) -> None:
+        here = Held()
+        held.append(weakref.ref(here))
+        try:
+            int("x")
+        except ValueError as e:
+            error = KeyError()  # known in the call that it refers to
+            raise error from e
+
+    held: list[weakref.ref[Held]] = []
+    with no_collection():
+        try:
+            fails(held)
+        except KeyError as e:
+            assert held[0]() is not None
+            let_go(e)
+            assert held[0]() is None
+
+
+class Held: ...

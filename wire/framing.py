@@ -56,6 +56,10 @@ class FrameBuffer:
         """The bytes received and not yet handed out."""
         return bytes(memoryview(self._buffer)[self._start :])
 
+    def clear(self) -> None:
+        """Forget the bytes received."""
+        self._buffer, self._start = b"", 0
+
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         if self._start == len(self._buffer):
             self._buffer, self._start = bytes(data), 0

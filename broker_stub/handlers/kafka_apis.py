@@ -70,6 +70,7 @@ from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
 from kce.broker_stub.reactor.request import RequestQuota
+from kce.garbage import let_go
 from kce.wire.long_messages import distinct, joined, parts
 from kce.wire.primitives import UNLIMITED
 from kce.wire.steps import Steps, finish
@@ -153,6 +154,7 @@ def _as_kafka_reads(
 ) -> Steps[tuple[wire.Header, wire.Message]]:
     """A request that is not quite right: Kafka ignores bytes after it, which librdkafka sends, and reads a client id in
     another encoding than UTF-8 with U+FFFD in it. Raises wire.DecodeError."""
+    let_go(refused)
     if isinstance(refused, wire.TrailingBytes) and isinstance(refused.message, wire.Message):
         return wire.decode_request_header(frame), refused.message
     end = _CLIENT_ID + int.from_bytes(frame[_CLIENT_ID - 2 : _CLIENT_ID], signed=True)

@@ -26,6 +26,7 @@ from kce.broker_stub.reactor.outgoing import Outgoing, Phase
 from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, Response, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
+from kce.garbage import let_go
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,11 @@ class Rest(enum.Enum):
 
 class BadRequest(Exception):
     """The text says what is wrong."""
+
+
+def _bad_request(error: wire.DecodeError) -> BadRequest:
+    let_go(error)
+    return BadRequest(describe(error))
 
 
 class ConnectionOwner(Sender, Owner, Protocol):
@@ -183,8 +189,12 @@ class Connection(Outgoing):
             await self._link.wait_for_input(self._serve_at_once, self._owner.turns)
         finally:
             self._waits_for_input = False
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # which refers to this call
         if self._in_progress and self._rest is Rest.NOTHING:
             self._rest = Rest.RESPONSES
 
@@ -274,7 +284,7 @@ class Connection(Outgoing):
                 try:
                     request = self._begin(owner.parse(self, self._frame, now))
                 except wire.DecodeError as e:
-                    raise BadRequest(describe(e)) from None
+                    raise _bad_request(e) from None
                 except wire.TooManyElements:
                     return Rest.LONG_REQUEST
                 at_once = self._handle_at_once(request, now)
@@ -374,7 +384,7 @@ class Connection(Outgoing):
             try:
                 request = await self._owner.parse_in_turns(self, self._frame, trio.current_time())
             except wire.DecodeError as e:
-                raise BadRequest(describe(e)) from None
+                raise _bad_request(e) from None
             self._begin(request)
             if not self._owner.channel.try_handle(request):
                 await self._handle(request)

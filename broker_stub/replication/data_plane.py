@@ -35,6 +35,7 @@ from kce.broker_stub.replication.fetch_sessions import FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.broker_stub.topic_stats import BrokerTopicStats
+from kce.garbage import let_go
 from kce.wire import ErrorCode
 from kce.wire.errors import CorruptRecord
 from kce.wire.steps import Steps
@@ -238,6 +239,7 @@ class DataPlane:
             if e.code is ErrorCode.MESSAGE_TOO_LARGE:
                 stats.bytes_rejected += len(records)
             stats.failed_produces += e.code not in _ORDINARY_OF_PRODUCE
+            let_go(e)  # it is kept with the results
             return e
         except Exception as e:  # the other partitions are served
             log.exception("records for %s could not be appended", topic_partition)
