@@ -18,6 +18,11 @@ _PAIRS: Final = rf"(?:{_KEY}={_VALUE}\x01)*"
 _INITIAL: Final = re.compile(rf"n,(?:a=(?P<authzid>{_SASL_NAME}))?,\x01(?P<pairs>{_PAIRS})\x01")
 _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_\.a-zA-Z0-9]+)", re.ASCII)
 _PREFIX: Final = "unsecuredValidator"
+_LOGIN: Final = "unsecuredLogin"
+_LIFE_SECONDS: Final = "3600"
+#: claims that are always made
+_RESERVED: Final = ("iat", "exp")
+_WHOLE: Final = re.compile(r"[-+]?[0-9]+")
 #: Java rounds a time beyond it to it
 _LATEST_MS: Final = 2**63 - 1
 #: what a client answers to an error
@@ -121,6 +126,48 @@ class UnsecuredValidator:
         if isinstance(found, list):
             return {each.strip() for each in found if isinstance(each, str) and each.strip()}
         return set()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsecuredLogin:
+    """Kafka's OAuthBearerUnsecuredLoginCallbackHandler, which makes its own tokens."""
+
+    claims: Mapping[str, str | float | Sequence[str]]
+    life_seconds: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> UnsecuredLogin:
+        """Of the options of the login module. Raises ValueError, also for those of a token without a principal."""
+        life = options.get(f"{_LOGIN}LifetimeSeconds", _LIFE_SECONDS)
+        if not _WHOLE.fullmatch(life):
+            raise ValueError(f"{_LOGIN}LifetimeSeconds={life}: must be a whole number")
+        claims: dict[str, str | float | Sequence[str]] = {}
+        for kind, read in (("String", str), ("Number", float), ("List", _elements)):
+            prefix = f"{_LOGIN}{kind}Claim_"
+            for option, text in options.items():
+                name = option.removeprefix(prefix)
+                if name in ("", option):
+                    continue
+                if name in _RESERVED:
+                    raise ValueError(f"{option}: this claim is always made, and cannot be set")
+                try:
+                    claims[name] = read(text)
+                except ValueError:
+                    raise ValueError(f"{option}={text}: must be a number") from None
+        principal_claim = options.get(f"{_LOGIN}PrincipalClaimName", "").strip() or "sub"
+        principal = claims.get(principal_claim)
+        if not isinstance(principal, str) or not principal.strip():
+            raise ValueError(f"{_LOGIN}StringClaim_{principal_claim} is missing")
+        return cls(claims, int(life))
+
+    def token(self, now_ms: int) -> str:
+        now = now_ms / 1000
+        return unsecured_token({**self.claims, "iat": now, "exp": now + self.life_seconds})
+
+
+def _elements(text: str) -> Sequence[str]:
+    """Of a list, whose first character is what divides the others."""
+    return text[1:].split(text[0]) if len(text) > 1 else ()
 
 
 def unsecured_claims(token: str) -> dict[str, Any]:

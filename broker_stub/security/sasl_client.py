@@ -16,7 +16,7 @@ from kce.broker_stub.node_client import NodeClient
 from kce.broker_stub.security import scram
 from kce.broker_stub.security.config import OAUTHBEARER, PLAIN, ListenerSecurity, SaslConfig
 from kce.broker_stub.security.jaas import LoginModule
-from kce.broker_stub.security.oauthbearer import CONTROL_A, InitialResponse, unsecured_token
+from kce.broker_stub.security.oauthbearer import CONTROL_A, InitialResponse, UnsecuredLogin
 from kce.wire import (
     ErrorCode,
     SaslAuthenticateRequest,
@@ -32,10 +32,6 @@ from kce.wire.transport import AuthenticationRefused, ConnectionLost, FramedConn
 Exchange: TypeAlias = Generator[bytes, bytes, None]
 
 _HANDSHAKE_VERSION: Final = 1
-_CLAIM: Final = "unsecuredLoginStringClaim_"
-_NUMBER_CLAIM: Final = "unsecuredLoginNumberClaim_"
-_LIFE_OPTION: Final = "unsecuredLoginLifetimeSeconds"
-_LIFE_SECONDS: Final = 3600
 _MOST_ITERATIONS: Final = 100_000
 
 
@@ -87,23 +83,10 @@ class SaslClient:
         if self.mechanism == PLAIN:
             return _plain(options)
         if self.mechanism == OAUTHBEARER:
-            return _oauthbearer(self._token())
+            return _oauthbearer(UnsecuredLogin.of(options).token(self.now_ms()))
         found = scram.ScramMechanism.of_name(self.mechanism)
         assert found is not None
         return _scram(found, options, scram.nonce(self.random))
-
-    def _token(self) -> str:
-        """As Kafka's OAuthBearerUnsecuredLoginCallbackHandler makes it."""
-        options, now = self.module.options, self.now_ms() / 1000
-        claims: dict[str, str | float] = {
-            name.removeprefix(_CLAIM): text for name, text in options.items() if name.startswith(_CLAIM)
-        }
-        for name, text in options.items():
-            if name.startswith(_NUMBER_CLAIM):
-                claims[name.removeprefix(_NUMBER_CLAIM)] = float(text)
-        claims.setdefault("iat", now)
-        claims.setdefault("exp", now + float(options.get(_LIFE_OPTION, _LIFE_SECONDS)))
-        return unsecured_token(claims)
 
 
 def inter_broker_clients(
@@ -127,8 +110,13 @@ def _client(listener: str, sasl: SaslConfig, client_id: str, random: Random, now
 
 def login_problem(mechanism: str, module: LoginModule) -> str | None:
     """Why nobody can log in with this entry."""
-    needed = (f"{_CLAIM}sub",) if mechanism == OAUTHBEARER else ("username", "password")
-    missing = [name for name in needed if not module.options.get(name)]
+    if mechanism == OAUTHBEARER:
+        try:
+            UnsecuredLogin.of(module.options)
+        except ValueError as e:
+            return str(e)
+        return None
+    missing = [name for name in ("username", "password") if not module.options.get(name)]
     return f"{missing[0]} is missing" if missing else None
 
 

@@ -223,7 +223,10 @@ def claims(message: bytes) -> dict[str, Any]:
     [
         ("", {"sub": "node", "iat": 1000.0, "exp": 4600.0}),
         ('unsecuredLoginLifetimeSeconds="60"', {"sub": "node", "iat": 1000.0, "exp": 1060.0}),
-        ('unsecuredLoginNumberClaim_exp="2000.5"', {"sub": "node", "iat": 1000.0, "exp": 2000.5}),
+        (
+            'unsecuredLoginListClaim_scope="|a|b" unsecuredLoginListClaim_none="|" unsecuredLoginStringClaim_="x"',
+            {"sub": "node", "scope": ["a", "b"], "none": [], "iat": 1000.0, "exp": 4600.0},
+        ),
         (
             'unsecuredLoginStringClaim_scope="a b" unsecuredLoginNumberClaim_n="7"',
             {"sub": "node", "scope": "a b", "n": 7.0, "iat": 1000.0, "exp": 4600.0},
@@ -235,6 +238,21 @@ async def test_claims_of_an_unsecured_token(options: str, expected: dict[str, An
     await client("OAUTHBEARER", f'{OAUTH} unsecuredLoginStringClaim_sub="node" {options};').authenticate(server)
     (token,) = server.tokens
     assert claims(token) == expected
+    assert server.sasl.authorization_id == "node"
+
+
+async def test_a_token_with_claims_of_other_names() -> None:
+    """Whose principal, and scope, are in them."""
+    validator = UnsecuredValidator.of({
+        "unsecuredValidatorPrincipalClaimName": "user", "unsecuredValidatorScopeClaimName": "may",
+        "unsecuredValidatorRequiredScope": "write",
+    })  # fmt: skip
+    server = Server(OAuthBearerServer(validator, lambda: NOW_MS))
+    options = (
+        'unsecuredLoginPrincipalClaimName="user" unsecuredLoginStringClaim_user="node" '
+        'unsecuredLoginScopeClaimName="may" unsecuredLoginListClaim_may=",read,write"'
+    )
+    await client("OAUTHBEARER", f"{OAUTH} {options};").authenticate(server)
     assert server.sasl.authorization_id == "node"
 
 
@@ -253,6 +271,21 @@ def test_entries_without_which_nobody_can_log_in() -> None:
     assert login_problem("OAUTHBEARER", login_module("OAUTHBEARER", f"{OAUTH};")) == (
         "unsecuredLoginStringClaim_sub is missing"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("LifetimeSeconds=x", "unsecuredLoginLifetimeSeconds=x: must be a whole number"),
+        ("LifetimeSeconds='1.5'", "unsecuredLoginLifetimeSeconds=1.5: must be a whole number"),
+        ("NumberClaim_n=x", "unsecuredLoginNumberClaim_n=x: must be a number"),
+        ("NumberClaim_exp='1'", "unsecuredLoginNumberClaim_exp: this claim is always made, and cannot be set"),
+        ("PrincipalClaimName=user", "unsecuredLoginStringClaim_user is missing"),
+    ],
+)
+def test_tokens_that_cannot_be_made(options: str, why: str) -> None:
+    module = login_module("OAUTHBEARER", f"{OAUTH} unsecuredLoginStringClaim_sub=node unsecuredLogin{options};")
+    assert login_problem("OAUTHBEARER", module) == why
 
 
 def test_nonces_are_those_of_the_given_random() -> None:
