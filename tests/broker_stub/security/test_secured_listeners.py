@@ -222,6 +222,28 @@ async def test_a_slow_handshake_delays_nobody_and_is_ended_when_it_is_idle() -> 
         assert running.metrics.connections_expired == 1
 
 
+async def test_a_handshake_is_acknowledged_before_the_first_request() -> None:
+    """A client with Nagle's algorithm sends nothing more until then, or for 40 ms."""
+    context = ssl.create_default_context(cadata=authority().trusted)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    async with secured(properties("SSL")) as running:
+        (endpoint,) = running.server.bound_listeners()
+        async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+            to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+            end = context.wrap_bio(to_client, to_server, server_hostname="localhost")
+            is_done = False
+            while not is_done:
+                try:
+                    end.do_handshake()
+                    is_done = True
+                except ssl.SSLWantReadError:
+                    await stream.send_all(to_server.read())
+                    to_client.write(await stream.receive_some())
+            await stream.send_all(to_server.read())
+            with trio.fail_after(5):
+                assert await stream.receive_some()
+
+
 async def test_a_server_that_is_not_trusted_is_refused() -> None:
     async with secured(properties("SSL")) as running:
         for tls in ({}, authority().trust() | {"ssl.endpoint.identification.algorithm": ""}):
