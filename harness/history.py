@@ -16,6 +16,8 @@ from kce.harness.links import FrameEvent, Links, Selection
 
 #: older events are dropped, and counted
 MAX_EVENTS = 100_000
+#: of their frames together: those of producers and consumers may be large
+MAX_BYTES = 512 << 20
 #: events that an error message shows
 _SHOWN = 20
 WAIT_TIMEOUT_S = 60.0
@@ -33,13 +35,17 @@ class History:
         """Unless it ``is_kept``, it has no frames, and who selects some gets a HarnessError."""
         self.is_kept = is_kept
         self._links = links
-        self._events: deque[FrameEvent] = deque(maxlen=MAX_EVENTS)
+        self._events: deque[FrameEvent] = deque()
+        self._bytes = 0
         self._changed = trio.Event()
         #: how many frames have passed, including those that were dropped here
         self.count = 0
 
     def record(self, event: FrameEvent) -> None:
         self._events.append(event)
+        self._bytes += len(event.frame)
+        while len(self._events) > MAX_EVENTS or (self._bytes > MAX_BYTES and len(self._events) > 1):
+            self._bytes -= len(self._events.popleft().frame)
         self.count += 1
         self._changed.set()
 
@@ -55,7 +61,7 @@ class History:
 
     def clear(self) -> None:
         self._events.clear()
-        self.count = 0
+        self._bytes = self.count = 0
 
     def events(self, where: Callable[[wire.Message], bool] | None = None, **selection: Any) -> list[FrameEvent]:
         """The selected events. ``where`` gets the decoded message."""

@@ -14,6 +14,8 @@ import trio
 import kce
 from kce import wire
 from kce.harness import Cluster, HarnessError
+from kce.harness.history import History
+from kce.harness.links import FrameEvent, Links
 from kce.harness.world import memory
 
 
@@ -108,6 +110,24 @@ def test_the_trace_of_a_seed_is_the_same_in_each_run(tmp_path: Path) -> None:
     (first_lai, *_) = [one for one in lines if one["api"] == "LeaderAndIsr" and one["kind"] == "request"]
     assert first_lai["body"]["controller_epoch"] == 1
     assert "time" not in first_lai
+
+
+def test_large_frames_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kce.harness.history.MAX_BYTES", 1000)
+    history = History(Links())
+    sizes = [10, 400, 300, 200, 250, 2000, 5, 900, 95]
+    kept = []
+    for size in sizes:
+        history.record(FrameEvent(0, None, 1, "DATA", True, wire.Header(3, 1, 1, "c"), bytes(size)))
+        kept.append([len(event.frame) for event in history])
+    assert kept[3:] == [
+        [10, 400, 300, 200], [300, 200, 250], [2000], [5], [5, 900], [5, 900, 95],
+    ]  # fmt: skip
+    assert (history.count, history.dropped) == (9, 6)
+    history.clear()
+    history.record(FrameEvent(0, None, 1, "DATA", True, wire.Header(3, 1, 1, "c"), bytes(999)))
+    history.record(FrameEvent(0, None, 1, "DATA", True, wire.Header(3, 1, 1, "c"), bytes(1)))
+    assert (len(history), history.dropped) == (2, 0)
 
 
 async def test_old_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
