@@ -180,7 +180,8 @@ class Connection(Outgoing):
     @property
     def _is_parked_alone(self) -> bool:
         """Whether one request is in progress, and the client has sent no other."""
-        return len(self._in_progress) == 1 and not self._pipelines and not self._link.buffered_bytes
+        has_other = self._pipelines or self._frame is not None or self._link.buffered_bytes
+        return len(self._in_progress) == 1 and not has_other
 
     async def _wait_for_input(self) -> None:
         """Serve what comes, as long as nothing must be waited for."""

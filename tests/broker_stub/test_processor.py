@@ -11,7 +11,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -490,6 +490,27 @@ async def test_requests_wait_for_a_handler_one_after_the_other(nursery) -> None:
     f.channel.resize(1)
     assert [type(await client.receive()) for _ in range(3)] == [type(ANSWER)] * 2 + [wire.MetadataResponse]
     assert together.runs == []
+
+
+async def test_what_follows_one_that_shares_work_and_waits_is_handled_then() -> None:  # rule B1.60
+    """Over a real socket, and in one read: nothing more comes that would wake the connection."""
+    waiting: list[Request] = []
+
+    def handle(request: Request) -> None:
+        if request.message == QUESTION:
+            waiting.append(request)
+        else:
+            request.respond(wire.MetadataResponse())
+
+    apis = ScriptedApis(handle)
+    apis.sharing[QUESTION.__api_key__] = nullcontext
+    async with running_server(apis) as server, connect(listener(server)) as client:
+        await client.send(QUESTION, wire.MetadataRequest())
+        await until(lambda: bool(waiting))
+        await wait_all_tasks_blocked()
+        waiting.pop().respond(ANSWER)
+        with trio.fail_after(10):
+            assert [type(await client.receive()) for _ in range(2)] == [type(ANSWER), wire.MetadataResponse]
 
 
 async def test_memory_of_requests_that_share_work(nursery) -> None:  # rule B1.25
