@@ -564,20 +564,28 @@ def test_nothing_is_kept_of_a_removed_session() -> None:
     assert (sessions._touched, sessions._resting, len(sessions)) == ({}, {}, 0)
 
 
+async def waits_with_an_idle_partition(
+    node: RecordNode, nursery: trio.Nursery, **fetcher_is: Any
+) -> list[wire.FetchResponse]:
+    """What a fetcher gets that waits for long."""
+    await two_partitions(node)
+    fetcher = Fetcher(node, 12, **fetcher_is)
+    await fetcher.fetch(0, 0)
+    await fetcher.fetch()
+    answers: list[wire.FetchResponse] = []
+
+    async def wait() -> None:
+        answers.append(await fetcher.fetch(max_wait_ms=60_000))
+
+    nursery.start_soon(wait)
+    await trio.sleep(1)
+    return answers
+
+
 async def test_a_follower_that_waits_learns_of_records_before_they_are_replicated(autojump_clock: MockClock) -> None:
     """Its partition was idle, and the high watermark does not move."""
     async with a_node() as node, trio.open_nursery() as nursery:
-        await two_partitions(node)
-        fetcher = Fetcher(node, 12, replica=2, epoch=0)
-        await fetcher.fetch(0, 0)
-        await fetcher.fetch()
-        answers: list[wire.FetchResponse] = []
-
-        async def wait() -> None:
-            answers.append(await fetcher.fetch(max_wait_ms=60_000))
-
-        nursery.start_soon(wait)
-        await trio.sleep(1)
+        answers = await waits_with_an_idle_partition(node, nursery, replica=2, epoch=0)
         assert answers == []
         await node.produce(batch(b"x"))
         await trio.sleep(1)
@@ -587,17 +595,7 @@ async def test_a_follower_that_waits_learns_of_records_before_they_are_replicate
 async def test_a_consumer_that_waits_learns_of_records_once_they_are_replicated(autojump_clock: MockClock) -> None:
     """Its partition was idle when they were appended, and the high watermark moved later."""
     async with a_node() as node, trio.open_nursery() as nursery:
-        await two_partitions(node)
-        fetcher = Fetcher(node, 12)
-        await fetcher.fetch(0, 0)
-        await fetcher.fetch()
-        answers: list[wire.FetchResponse] = []
-
-        async def wait() -> None:
-            answers.append(await fetcher.fetch(max_wait_ms=60_000))
-
-        nursery.start_soon(wait)
-        await trio.sleep(1)
+        answers = await waits_with_an_idle_partition(node, nursery)
         await node.produce(batch(b"x"))
         await trio.sleep(1)
         assert answers == []
