@@ -1,7 +1,10 @@
 # Start here: `make demo` and `make test` need only Python 3.11 or later and Java 17 or later.
 
-PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
-	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
+# the fastest build of the first of them that is 3.11 or later
+PYTHON ?= $(eval PYTHON := $(shell for p in $(PYTHONS); do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& $$p kce/fastest_python.py && break; done))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_INPUTS ?= 1000000
@@ -22,8 +25,9 @@ setup: $(STAMP) ## create .venv/ from requirements.lock
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: install it (on Debian or Ubuntu: apt-get install python3 python3-venv)." >&2; exit 1; }
 	@$(PYTHON) kce/java.py
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@# what is there may be of another build
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# an editable install compiles nothing, and where Python may not write it every command would compile again
 	@$(BIN)/python -m compileall -q kce kce/*/ pyspark_kafka_capture
