@@ -6,6 +6,8 @@ import functools
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kazoo.protocol import serialization as kz
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -114,6 +116,27 @@ def test_answers_to_a_multi_read() -> None:
     assert jute.read_stat(b"?" + STAT, 1) == EXPECTED_STAT
     for size, content in ((3, b"abc"), (0, b""), (-1, b"")):
         assert jute.read_node(b"?" + struct.pack(">i", size) + content + STAT, 1) == NodeData(content, EXPECTED_STAT)
+
+
+NAMES = st.lists(st.one_of(st.text("ab\0", max_size=4), st.sampled_from(["a" * 127, "a" * 128, "ä", "b\0\0\0\1"])))
+
+
+@given(NAMES, st.sampled_from([-1, 0, 0, 0, 1]), st.binary(max_size=3))
+def test_names_read_at_once_or_one_by_one(names: list[str], more: int, rest: bytes) -> None:
+    strings = (struct.pack(">i", len(name.encode())) + name.encode() for name in names)
+    answer = b"?" + struct.pack(">i", len(names) + more) + b"".join(strings) + rest
+
+    def one_by_one() -> list[str]:
+        return jute._names(answer, 5, len(names) + more)[0]
+
+    try:
+        expected = one_by_one()
+    except (ValueError, struct.error):
+        with pytest.raises((ValueError, struct.error)):
+            jute.read_names(answer, 1)
+    else:
+        assert jute.read_names(answer, 1) == expected
+    assert more or rest or jute.read_names(answer, 1) == sorted(names)
 
 
 @pytest.mark.parametrize("cut", range(len(answer_to_multi()) - len(END)))
