@@ -6,7 +6,7 @@ import functools
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kazoo.protocol import serialization as kz
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -121,6 +121,13 @@ def test_answers_to_a_multi_read() -> None:
 NAMES = st.lists(st.one_of(st.text("ab\0", max_size=4), st.sampled_from(["a" * 127, "a" * 128, "ä", "b\0\0\0\1"])))
 
 
+@example(["topic", "a" * 127, "b"], 0, b"")
+@example(["a" * 128], 0, b"")
+@example(["\u00e4", "a"], 0, b"")
+@example(["", "a"], 0, b"")
+@example(["a", "b\0\0\0\1"], 0, b"")
+@example(["a"], 1, b"\0\0\0\5abc")
+@example([], 1, b"\1\0\0\0\0")
 @given(NAMES, st.sampled_from([-1, 0, 0, 0, 1]), st.binary(max_size=3))
 def test_names_read_at_once_or_one_by_one(names: list[str], more: int, rest: bytes) -> None:
     strings = (struct.pack(">i", len(name.encode())) + name.encode() for name in names)
