@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.reactor import Request, RequestMetrics
 from kce.broker_stub.reactor.connection import SHARED_BYTES
 from kce.broker_stub.reactor.memory_pool import MemoryPool
-from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
+from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, LONG_REQUEST_ELEMENTS, Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
@@ -511,6 +512,243 @@ async def test_what_follows_one_that_shares_work_and_waits_is_handled_then() -> 
         waiting.pop().respond(ANSWER)
         with trio.fail_after(10):
             assert [type(await client.receive()) for _ in range(2)] == [type(ANSWER), wire.MetadataResponse]
+
+
+def named(kind: str) -> wire.MetadataRequest:
+    return wire.MetadataRequest(topics=(wire.MetadataRequestTopic(name=kind),))
+
+
+class Kinds:
+    """Handles requests as the name in them says."""
+
+    def __init__(self) -> None:
+        self.parked: list[Request] = []
+        self.handled: list[str] = []
+
+    def handle(self, request: Request) -> Awaitable[None] | None:
+        assert isinstance(request.message, wire.MetadataRequest)
+        assert request.message.topics
+        kind = request.message.topics[0].name
+        assert kind is not None
+        self.handled.append(kind)
+        match kind:
+            case "park" | "park_large" | "park throttled" | "park close":
+                self.parked.append(request)
+                return None
+            case "give":
+                self.give()
+            case "wait":
+                return self._wait(request)
+            case "throttle":
+                request.throttle(2)
+            case "close":
+                request.close_connection()
+                return None
+        self._respond(request)
+        return None
+
+    def give(self) -> None:
+        parked, self.parked = self.parked, []
+        for request in parked:
+            match request.message.topics[0].name:  # type: ignore[attr-defined]
+                case "park throttled":
+                    request.throttle(2)
+                case "park close":
+                    request.close_connection()
+                    continue
+            self._respond(request)
+
+    async def _wait(self, request: Request) -> None:
+        await trio.lowlevel.checkpoint()
+        self._respond(request)
+
+    def _respond(self, request: Request) -> None:
+        assert isinstance(request.message, wire.MetadataRequest)
+        assert request.message.topics
+        kind = request.message.topics[0].name
+        topics = [wire.MetadataResponseTopic(name="x" * 30_000)] * (15 if kind in ("large", "park_large") else 0)
+        request.respond(wire.MetadataResponse(topics=tuple(topics)))
+
+
+async def test_what_is_behind_a_parked_request_is_handled_before_its_response_is_written(nursery, sockets) -> None:
+    """Somebody who asks for records may wait for it; the task of the connection does not run."""
+    kinds, steps, seen = Kinds(), Steps(), list[bytes]()
+    f = Fixture(kinds.handle)
+    turns = f.processor.turns = Turns(1.0)
+    await nursery.start(f.run)
+    nursery.start_soon(turns.run)
+    ours, theirs = sockets()
+    client, other = f.client(lambda: (ours, theirs)), f.client(sockets)
+    await client.send(*map(named, ("park", "now", "park")))
+    await wait_all_tasks_blocked()
+    assert kinds.handled == ["park"]
+    real = kinds._respond
+
+    def respond(request: Request) -> None:
+        if kinds.handled[-1] == "now":
+            with pytest.raises(BlockingIOError):
+                seen.append(ours.socket.recv(1))
+        real(request)
+
+    kinds._respond = respond  # type: ignore[method-assign]
+    trio.lowlevel.add_instrument(steps)
+    await other.send(named("give"))
+    assert isinstance(await other.receive(), wire.MetadataResponse)
+    assert [type(await client.receive()) for _ in range(2)] == [wire.MetadataResponse] * 2
+    trio.lowlevel.remove_instrument(steps)
+    assert kinds.handled == ["park", "give", "now", "park"]
+    assert seen == []
+    of_client = next(name for name, c in f.processor.connections.items() if c._in_progress)
+    assert of_client not in steps.ran
+    await other.send(named("give"))
+    assert isinstance(await client.receive(), wire.MetadataResponse)
+    for end in (client, other):
+        await end.stream.aclose()
+
+
+BEHIND = (
+    "", "now", "wait", "throttle", "large", "large park", "park", "park large", "park park", "close", "bad", "park bad",
+    "long",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("first", ["park", "park_large"])
+@pytest.mark.parametrize("behind", BEHIND)
+async def test_behind_a_parked_request(nursery, sockets, first: str, behind: str) -> None:
+    """Whatever it is; the responses to parked ones are given while another connection is served."""
+    kinds = Kinds()
+    f = Fixture(kinds.handle)
+    turns = f.processor.turns = Turns(1.0)
+    f.processor._max_elements = LONG_REQUEST_ELEMENTS
+    await nursery.start(f.run)
+    nursery.start_soon(turns.run)
+    client, other = f.client(sockets), f.client(sockets)
+    is_last = not {"close", "bad"}.isdisjoint(behind.split())
+    data, answers = b"", 0
+    for kind in [first, *behind.split(), *["now"] * (not is_last)]:
+        if kind == "bad":
+            data += wire.frame(b"bad")
+            continue
+        if kind == "long":
+            topics = (wire.MetadataRequestTopic(name=""),) * (LONG_REQUEST_ELEMENTS + 1)
+            data += client.encoded(wire.MetadataRequest(topics=topics), 8)
+        else:
+            data += client.encoded(named(kind))
+        answers += kind != "close"
+
+    async def give() -> None:
+        for _ in range(1 + behind.count("park")):
+            await until(lambda: bool(kinds.parked))
+            await wait_all_tasks_blocked()
+            await other.send(named("give"))
+            assert isinstance(await other.receive(), wire.MetadataResponse)
+
+    await client.stream.send_all(data)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as giving:
+            giving.start_soon(give)
+            for _ in range(answers):
+                assert isinstance(await client.receive(), wire.MetadataResponse)
+            assert not is_last or await client.closed()
+    for end in (client, other):
+        await end.stream.aclose()
+
+
+@pytest.mark.parametrize(("kind", "answers"), [("park throttled", 2), ("park close", 0)])
+async def test_a_parked_request_after_which_nothing_is_read(  # rules B1.23, B1.27
+    nursery, sockets, autojump_clock, kind: str, answers: int
+) -> None:
+    kinds = Kinds()
+    f = Fixture(kinds.handle)
+    turns = f.processor.turns = Turns(1.0)
+    await nursery.start(f.run)
+    nursery.start_soon(turns.run)
+    client, other = f.client(sockets), f.client(sockets)
+    await client.send(named(kind), named("now"))
+    await until(lambda: bool(kinds.parked))
+    began = trio.current_time()
+    await other.send(named("give"))
+    assert isinstance(await other.receive(), wire.MetadataResponse)
+    assert kinds.handled == [kind, "give"]
+    for done in range(answers):
+        assert isinstance(await client.receive(), wire.MetadataResponse)
+        assert (trio.current_time() > began) == bool(done)
+    if not answers:
+        assert await client.closed()
+        assert kinds.handled == [kind, "give"]
+    for end in (client, other):
+        await end.stream.aclose()
+
+
+async def test_responses_that_come_before_those_of_the_slice_have_left(nursery, sockets) -> None:  # rule B1.20
+    kinds = Kinds()
+    f = Fixture(kinds.handle)
+    turns = f.processor.turns = Turns(1.0)
+    await nursery.start(f.run)
+    nursery.start_soon(turns.run)
+    clients = [f.client(sockets) for _ in range(3)]
+    for client, asked in zip(clients[:2], (["park", "park"], ["park", "give"]), strict=True):
+        await client.send(*map(named, asked))
+        await wait_all_tasks_blocked()
+    await clients[2].send(named("give"))
+    for client, count in zip(clients, (2, 2, 1), strict=True):
+        assert [type(await client.receive()) for _ in range(count)] == [wire.MetadataResponse] * count
+    assert kinds.handled == ["park", "park", "give", "park", "give"]
+    for client in clients:
+        await client.stream.aclose()
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_pipelined_requests_of_all_kinds(nursery, sockets, seed: int) -> None:  # rules B1.19, B1.60
+    """They are answered in their order, whoever gives the responses to those that are parked, and when."""
+    random, kinds = Random(seed), Kinds()
+    f = Fixture(kinds.handle, handlers=random.choice([1, 8]))
+    turns = f.processor.turns = Turns(random.choice([1e-6, 0.001, 1.0]))
+    await nursery.start(f.run)
+    nursery.start_soon(turns.run)
+    often = ["park", "park", random.choice(["now", "wait", "large", "throttle"])]
+    done = 0
+
+    async def serve(client: Client) -> None:
+        nonlocal done
+        asked = [
+            random.choice([*often, "now", "give", "wait", "large", "throttle"]) for _ in range(random.randint(1, 25))
+        ]
+        data = b"".join(client.encoded(named(kind)) for kind in asked)
+        data += (end := random.choice([b"", wire.frame(b"bad"), Client(client.stream).encoded(named("close"))]))
+
+        async def send() -> None:
+            at = 0
+            while at < len(data):
+                size = random.choice([20, 200, 2000, 2000, 2000])
+                await client.stream.send_all(data[at : at + size])
+                at += size
+                await trio.sleep(random.choice([0, 0, 0.001]))
+
+        async with trio.open_nursery() as sending:
+            sending.start_soon(send)
+            for _ in asked:
+                await client.receive()  # checks the order
+                done += 1
+                if random.random() < 0.2:
+                    await trio.sleep(0.001)
+        assert not end or await client.closed()
+        await client.stream.aclose()
+
+    async def give(client: Client) -> None:
+        while True:
+            await trio.sleep(random.choice([0, 0.001, 0.002]))
+            await client.send(named("give"))
+            await client.receive()
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as giving:
+            giving.start_soon(give, f.client(sockets))
+            async with trio.open_nursery() as serving:
+                for _ in range(random.randint(1, 4)):
+                    serving.start_soon(serve, f.client(sockets))
+            giving.cancel_scope.cancel()
+    assert done
 
 
 async def test_memory_of_requests_that_share_work(nursery) -> None:  # rule B1.25
