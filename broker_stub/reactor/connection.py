@@ -80,9 +80,9 @@ class Connection(Outgoing):
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_authentication", "_failure", "_frame", "_held", "_in_handler", "_may_go_on", "_muted_until",
-        "_owner", "_parked", "_pipelines", "_rest", "_scope", "_waits_for_input", "client_software_name",
-        "client_software_version", "context",
+        "_authentication", "_failure", "_frame", "_held", "_in_handler", "_muted_until", "_owner", "_parked",
+        "_pipelines", "_rest", "_scope", "_waits_for_input", "client_software_name", "client_software_version",
+        "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
@@ -95,8 +95,6 @@ class Connection(Outgoing):
         self._authentication = None if owner.security.is_plaintext else Authentication(link, owner, self)
         self._scope = trio.CancelScope()
         self._in_handler = False
-        #: the task waits for a response, and for nothing else
-        self._may_go_on = False
         #: bytes of their frames that are not given back yet
         self._held = 0
         #: while a request is parked, unless ``_waits_for_input``; set when a response to one is there
@@ -174,8 +172,6 @@ class Connection(Outgoing):
 
     def _is_idle(self) -> bool:
         """Whether there is nothing to do: a response to a request in progress leaves without this task, or wakes it."""
-        if self._rest is not Rest.NOTHING:
-            return False
         if self._in_progress:
             return self._is_parked_alone
         self._receive_nowait()
@@ -194,18 +190,14 @@ class Connection(Outgoing):
             await self._link.wait_for_input(self._serve_at_once, self._owner.turns)
         finally:
             self._waits_for_input = False
-        self._raise_failure()
-        if self._in_progress and self._rest is Rest.NOTHING:
-            self._rest = Rest.RESPONSES
-
-    def _raise_failure(self) -> None:
-        """Raise what was raised outside of the task."""
         failure, self._failure = self._failure, None
         try:
             if failure is not None:
                 raise failure
         finally:
             del failure  # which refers to this call
+        if self._in_progress and self._rest is Rest.NOTHING:
+            self._rest = Rest.RESPONSES
 
     def _serve_at_once(self) -> bool:
         """Serve what has come; false if there is a rest for the task."""
@@ -329,13 +321,8 @@ class Connection(Outgoing):
                 await self._handle(self._in_progress[-1])
         self._drop_frames()
         if rest is Rest.RESPONSES or not self._must_wait or not self._is_parked_alone:
-            self._may_go_on = True
-            try:
-                await self._wait_for_responses()
-            finally:
-                self._may_go_on = False
-            if not self._must_wait:
-                self._take_responses()
+            await self._wait_for_responses()
+            self._take_responses()
 
     def _begin(self, request: Request) -> Request:
         """The request that was parsed from the frame is in progress."""
@@ -433,14 +420,10 @@ class Connection(Outgoing):
         self._in_handler = False
 
     async def _wait_for_responses(self) -> None:
-        """Or for what `_go_on` leaves to the task."""
-        while self._must_wait and self._rest is Rest.NOTHING:
+        while self._must_wait:
             self._parked = trio.Event()
-            try:
-                await self._parked.wait()
-            finally:
-                self._parked = None
-            self._raise_failure()
+            await self._parked.wait()
+            self._parked = None
         if self._link.is_unsent:
             await self._link.flush()
         await self._owner.unblocked()
@@ -486,9 +469,6 @@ class Connection(Outgoing):
 
         That to a parked request is written without its task, if it can be: somebody may have waited for it for long.
         """
-        if self._may_go_on and self._parked is not None and self._has_next and self._owner.turns.later(self._go_on):
-            self._responses[response.request] = response
-            return
         if self._parked is None or not self._sent_at_once(response):
             self._responses[response.request] = response
         if self._parked is not None:
@@ -497,50 +477,6 @@ class Connection(Outgoing):
             self._waits_for_input = False
             self._take_responses()
             self._flush_soon()
-
-    @property
-    def _has_next(self) -> bool:
-        """Whether the client has sent a request behind the only one in progress."""
-        return len(self._in_progress) == 1 and (self._frame is not None or bool(self._link.buffered_bytes))
-
-    def _go_on(self) -> None:
-        """Handle what came behind a parked request, then write the response to that: others may wait for what the next
-        request does, as followers do for records, and the client does not wait. The task waits on if it can."""
-        parked = self._parked
-        if parked is None or parked.is_set():
-            return
-        turns, rest = self._owner.turns, Rest.NOTHING
-        self._parked = None  # `deliver` leaves responses that come meanwhile
-        try:
-            if not self._must_wait and not (self._is_closed or self._owner.is_blocked or turns.used_up):
-                self._take_responses()
-                self._receive_nowait()
-                if not self._finishing and self._frame is not None and self._muted_until == -math.inf:
-                    rest = self._handle_frames()
-        except Exception as e:  # noqa: BLE001 - raised in the task
-            self._failure = e
-        finally:
-            self._parked = parked
-        if self._failure is not None or rest is not Rest.PARKED or not turns.later(self._flush_parked):
-            self._leave(rest)
-
-    def _flush_parked(self) -> None:
-        """Write what `_go_on` has left, while another request is parked."""
-        if self._parked is None or self._parked.is_set():
-            return
-        try:
-            if self._flush_nowait():
-                self._phase = Phase.IN_PROGRESS
-                return
-        except Exception as e:  # noqa: BLE001 - raised in the task
-            self._failure = e
-        self._leave(Rest.PARKED)
-
-    def _leave(self, rest: Rest) -> None:
-        """The task that waits for responses goes on with this."""
-        assert self._parked is not None
-        self._rest = rest
-        self._parked.set()
 
     def refuse(self, reason: str) -> None:
         """Close without a response because of a bad request (rules B1.34, B1.35)."""

@@ -101,7 +101,7 @@ class Outgoing:
     def _sent_at_once(self, response: Response) -> bool:
         """Whether the response to the only request in progress was written."""
         is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._is_closed
-        if not is_wanted or self._to_send or not self._link.send_nowait(response.payload):
+        if not is_wanted or not self._link.send_nowait(response.payload):
             return False
         self._in_progress.clear()
         now = self._last_sent = self.clock()
