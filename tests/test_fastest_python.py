@@ -64,7 +64,8 @@ def test_make_takes_the_fastest(tmp_path: Path, seconds: str, takes_other: bool)
     script(tmp_path / other, f"printf '{VERSION[0]}\\t{VERSION[1]}\\t{seconds}\\t/other/python3'")
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     command = ("make", "--always-make", "--dry-run", "setup")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHON"} | {"PATH": path}
+    chosen_by_user = {"PYTHON", "MAKEFLAGS"}  # `make test PYTHON=...`
+    environment = {name: value for name, value in os.environ.items() if name not in chosen_by_user} | {"PATH": path}
     folder = Path(__file__).parents[1]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -332,7 +332,7 @@ def _names(buffer: bytes, offset: int, count: int) -> tuple[list[str], int]:
 
 
 def _short_names(strings: bytes) -> list[str] | None:
-    """All strings, three times as fast as one by one; None unless all are of ASCII and 1 to 127 bytes long."""
+    """All strings, faster than one by one; None unless all are of ASCII and 1 to 127 bytes long."""
     first, *parts = strings.decode("latin-1").split("\0\0\0")
     if first or "" in parts or not strings.isascii() or [ord(part[0]) + 1 for part in parts] != [*map(len, parts)]:
         return None
