@@ -29,7 +29,6 @@ _TOPICS_AT_ONCE = 500
 #: what is told of changes of whose children
 _CHILDREN: Final[dict[str, ev.ControllerEvent]] = {
     znodes.BROKER_IDS: ev.BrokersChanged(),
-    znodes.TOPICS: ev.TopicsChanged(),
     znodes.DELETE_TOPICS: ev.TopicDeletionRequested(),
     znodes.LOG_DIR_EVENT_NOTIFICATION: ev.LogDirEventNotified(),
     znodes.ISR_CHANGE_NOTIFICATION: ev.IsrChangeNotified(),
@@ -61,6 +60,7 @@ class ControllerRole:
         await self.features.set_up()
         for path, event in _CHILDREN.items():
             zk.register_child_handler(path, self._enqueuer(event))
+        self.topics.watch()
         await self.elections.watch()
         await self.reassignment.watch()
         await zk.delete_all_notifications(znodes.LOG_DIR_EVENT_NOTIFICATION, context.epoch_zk_version)

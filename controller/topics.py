@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from uuid import UUID
 
-from kce.controller.events import PartitionsModified
+from kce.controller.events import PartitionsModified, TopicsChanged
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.states import PartitionState, ReplicaState
+from kce.controller.topics_ahead import MOST, TopicsAhead, TopicsRead
 from kce.wire.vocabulary import is_valid_topic_name
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.kafka_zk_client import ignore_creation
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, TopicPartition
 from kce.zookeeper.store import StoreError
 
@@ -29,6 +32,25 @@ class Topics:
         self._context = runtime.context
         #: includes topics whose znodes somebody deleted
         self._watched: set[str] = set()
+        self._ahead = TopicsAhead(runtime.zk.get_topics_and)
+
+    def watch(self) -> None:
+        """Have changes of /brokers/topics reported from the next read on (rule 1.56)."""
+        zk = self._runtime.zk
+
+        def notified() -> None:
+            self._ahead.notified()
+            self._runtime.put(TopicsChanged())
+
+        zk.register_child_handler(znodes.TOPICS, notified)
+        zk.on_creation = self._read_ahead
+
+    async def _read_ahead(self, written: Mapping[str, UUID | None]) -> None:
+        """This node is writing the topics, with the ids. Without a write there would be no event before the answer."""
+        ids = {topic: topic_id for topic, topic_id in written.items() if topic_id is not None}
+        if ids and len(ids) == len(written) <= MOST and self._context.topics.isdisjoint(ids):
+            self._watch(ids)
+            await self._ahead.read(ids)
 
     async def load(self) -> list[TopicAssignment]:
         """Read and watch all topics at failover, with ids and assignments (rules 4.6-4.8), for ``store``."""
@@ -39,11 +61,14 @@ class Topics:
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
+        await self._compare(await self._ahead.take())
+
+    async def _compare(self, read: TopicsRead | None = None) -> None:
         zk = self._runtime.zk
-        expected = _valid(set(zk.written_topics) - self._context.topics)
-        zk.written_topics.clear()
-        self._watch(expected)
-        names, found = await zk.get_topics_and(expected)
+        if read is None:
+            read = await zk.get_topics(), {}
+            self._ahead.clear()
+        names, found = read
         new, deleted = _valid(names - self._context.topics), self._context.topics - names
         if unread := new - found.keys():
             self._watch(unread)
@@ -60,7 +85,7 @@ class Topics:
     async def partitions_modified(self, topic: str) -> None:
         """Handle a change of a topic's znode, which may add partitions (rules 10.32-10.34)."""
         if topic not in self._context.topics:  # it was malformed
-            await self.changed()
+            await self._compare()
             return
         found = (await self._runtime.zk.get_topic_assignments([topic])).get(topic)
         if found is None:
@@ -90,6 +115,9 @@ class Topics:
             self._runtime.zk.register_change_handler(znodes.topic_path(topic), ChangeHandler(changed=changed))
 
     def unwatch_all(self) -> None:
+        self._runtime.zk.unregister_child_handler(znodes.TOPICS)
+        self._runtime.zk.on_creation = ignore_creation
+        self._ahead.clear()
         for topic in self._watched:
             self._runtime.zk.unregister_change_handler(znodes.topic_path(topic))
         self._watched.clear()

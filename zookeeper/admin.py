@@ -11,6 +11,9 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
+import outcome
+import trio
+
 from kce.wire import ErrorCode
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.assignment import InconsistentRacks, RackAwareMode, usable_racks
@@ -169,10 +172,12 @@ async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[st
 
     Both are written in one step where nothing is in the way, such as a topic of that name.
     """
-    zk.written_topics.extend(topic.name for topic in topics)
     together = [[_config_creation(topic), _creation(topic)] for topic in topics]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(zk.on_creation, {topic.name: topic.topic_id for topic in topics})  # when the write was sent
+        written = await outcome.acapture(zk.store.multi, together)
     in_steps = []
-    for topic, answer in zip(topics, await zk.store.multi(together), strict=True):
+    for topic, answer in zip(topics, written.unwrap(), strict=True):
         if isinstance(answer, MultiFailed):
             if not isinstance(answer.error, (NoNode, NodeExists, TooLarge)):
                 raise answer.error

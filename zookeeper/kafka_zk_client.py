@@ -6,12 +6,10 @@ treat them one by one; ControllerMoved and SessionExpired are raised.
 
 from __future__ import annotations
 
-import collections
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import outcome
 import trio
@@ -51,7 +49,6 @@ log = logging.getLogger(__name__)
 
 #: so many topics are deleted in one step
 _TOPICS_AT_ONCE = 50
-_WRITTEN_REMEMBERED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +60,10 @@ class UpdateResult:
     failed: dict[TopicPartition, StoreError]
 
 
+async def ignore_creation(topics: Mapping[str, uuid.UUID | None]) -> None:
+    """Do nothing: only a controller needs the topics."""
+
+
 class KafkaZkClient(RegistrationClient):
     """All typed operations: registrations, topics, partition states, notifications."""
 
@@ -70,8 +71,8 @@ class KafkaZkClient(RegistrationClient):
         self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = no_uuid
     ) -> None:
         super().__init__(store, now_ms=now_ms, new_uuid=new_uuid)
-        #: the last topics that this node has written
-        self.written_topics: collections.deque[str] = collections.deque(maxlen=_WRITTEN_REMEMBERED)
+        #: called when a write of new topics was sent, with their ids by name, and awaited as the write is
+        self.on_creation: Callable[[Mapping[str, uuid.UUID | None]], Awaitable[None]] = ignore_creation
 
     # topics
 
@@ -80,8 +81,6 @@ class KafkaZkClient(RegistrationClient):
 
     async def get_topics_and(self, expected: Collection[str]) -> tuple[set[str], dict[str, TopicAssignment]]:
         """All topics, and the assignments of those expected that are there, in one round trip."""
-        if not expected:
-            return await self.get_topics(), {}
         found: list[outcome.Outcome[dict[str, TopicAssignment]]] = []
 
         async def read() -> None:

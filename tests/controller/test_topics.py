@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from uuid import uuid4
@@ -15,7 +15,7 @@ from kce import wire
 from kce.controller.topics import _moved
 from kce.zookeeper import admin, topic_plans, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, TopicPartition
+from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, SetData
 from tests.controller.conformance.bench import ids
 from tests.controller.support import FakeBroker, broker, texts, world
@@ -57,38 +57,6 @@ async def test_a_topic_whose_node_is_no_json_has_no_partitions(autojump_clock: M
         await admin.add_partitions(w.zk, found, added)
         await w.settle()
         assert len(controller.context.topic_assignments("fine")) == 2
-
-
-async def test_topics_that_the_node_itself_has_written(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:  # rules 1.56, 10.26
-    """They are read together with the names of all; one that is not there yet, or was known, changes nothing."""
-    async with world() as w:
-        controller = await w.start_controller(1)
-        await w.create_topic("known", {0: [1]})
-        zk = controller._runtime.zk
-        plain, alone = zk.get_topic_assignments, list[set[str]]()
-
-        async def read(topics: Iterable[str]) -> dict[str, TopicAssignment]:
-            alone.append(set(topics))
-            return await plain(topics)
-
-        monkeypatch.setattr(zk, "get_topic_assignments", read)
-        zk.written_topics.extend(["known", "t", "absent", "no topic!"])
-        await w.create_topic("t", {0: [2]})
-        assert alone == [{"t", "absent"}]
-        assert not zk.written_topics
-        assert controller.context.topics == {"known", "t"}
-        found, added = await admin.plan_partitions(w.zk, "t", 2, None, random=Random(0))
-        await admin.add_partitions(w.zk, found, added)  # its node is watched
-        await w.create_topic("absent", {0: [3]})
-        await w.settle()
-        assert {topic: len(controller.context.topic_assignments(topic)) for topic in controller.context.topics} == {
-            "known": 1, "t": 2, "absent": 1
-        }  # fmt: skip
-        zk.written_topics.append("gone")
-        await w.create_topic("other", {0: [3]})
-        assert alone[-2:] == [{"gone"}, {"other"}]
 
 
 async def test_a_dead_replica_is_assigned_but_not_in_the_isr(autojump_clock: MockClock) -> None:  # rule 10.30; CI-9

@@ -10,7 +10,9 @@ import base64
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import trio
@@ -168,6 +170,8 @@ class MemoryStore(store.Session):
         self._connected = trio.Event()
         self._connected.set()
         self._held_back: list[WatchEvent] = []
+        #: of operations that wait for the connection or for their turn, in their order
+        self._turns: deque[trio.Event] = deque()
         #: set when what the server says arrives again, or is lost with the connection; None: it arrives
         self._muted: trio.Event | None = None
         self._abandoned = False
@@ -187,14 +191,16 @@ class MemoryStore(store.Session):
     async def _do(self, work: Callable[[], T]) -> T:
         """A checkpoint; waits for the connection, lets the server work, and waits for the answer.
 
-        Work whose answer was lost with the connection is done again. Raises SessionExpired.
+        The server does the work of a session in its order. Work whose answer was lost with the connection is done
+        again. Raises SessionExpired.
         """
         session = self._session_id
         while True:
-            if self.delay_s:
-                await trio.sleep(self.delay_s)
-            await trio.lowlevel.checkpoint()
-            await self._connected.wait()
+            async with self._turn():
+                if self.delay_s:
+                    await trio.sleep(self.delay_s)
+                await trio.lowlevel.checkpoint()
+                await self._connected.wait()
             if self._abandoned:
                 raise SessionExpired("the session was abandoned")
             if session != self._session_id or not session:
@@ -206,6 +212,21 @@ class MemoryStore(store.Session):
             await self._muted.wait()
             if connection is self._connection and self._connected.is_set() and session == self._session_id:
                 return answer
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Leave it when the server has done all that this session asked for before."""
+        turn = trio.Event()
+        self._turns.append(turn)
+        try:
+            yield
+            if self._turns[0] is not turn:
+                await turn.wait()
+        finally:
+            is_next = self._turns[0] is turn
+            self._turns.remove(turn)
+            if is_next and self._turns:
+                self._turns[0].set()
 
     async def get_data(
         self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
