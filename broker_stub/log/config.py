@@ -49,6 +49,11 @@ class LogConfig:
     #: the magic of what a leader appends
     record_version: int = 2
 
+    @property
+    def max_segment_ms(self) -> int:
+        """``segment_ms``; what is compacted must not wait in the active segment for longer than its lag allows."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compact else self.segment_ms
+
     @classmethod
     def of(cls, topic: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None) -> LogConfig:
         """From the settings of a topic and of its broker, defaults included. Raises ConfigError."""

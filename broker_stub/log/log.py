@@ -258,7 +258,7 @@ class Log(LogFiles):
             raise RecordListTooLarge(f"{size} bytes of batches in segments of {config.segment_bytes}")
         if active.should_roll(
             size, last_offset, max_timestamp, now_ms=now_ms, segment_bytes=config.segment_bytes,
-            segment_ms=config.segment_ms, index_bytes=config.segment_index_bytes,
+            segment_ms=config.max_segment_ms, index_bytes=config.segment_index_bytes,
         ):  # fmt: skip
             return self.roll(first_offset)
         return active

@@ -76,6 +76,18 @@ def test_a_segment_that_began_at_time_0() -> None:  # rule B6.11
     assert base_offsets(log) == [0, 2]
 
 
+@pytest.mark.parametrize(("policy", "segments"), [("delete", [0]), ("compact", [0, 2]), ("compact,delete", [0, 2])])
+def test_what_is_compacted_leaves_the_active_segment_in_time(policy: str, segments: list[int]) -> None:  # rule B6.10
+    log = a_log(cleanup_policy=policy, segment_ms=5000, max_compaction_lag_ms=1000)
+    for timestamp in (NOW_MS, NOW_MS + 1000, NOW_MS + 1001):
+        append(log, key=b"k", timestamp=timestamp)
+    assert base_offsets(log) == segments
+    log = a_log(cleanup_policy=policy, segment_ms=1000, max_compaction_lag_ms=5000)
+    for timestamp in (NOW_MS, NOW_MS + 1000, NOW_MS + 1001):
+        append(log, key=b"k", timestamp=timestamp)
+    assert base_offsets(log) == [0, 2]
+
+
 def test_each_setting_of_a_topic() -> None:
     numbers = {
         "segment_bytes": 1000, "segment_ms": 2, "segment_jitter_ms": 3, "segment_index_bytes": 4,
