@@ -66,6 +66,8 @@ class LogManager:
         self._on_offline = on_offline
         self.now_ms = now_ms
         self._work = trio.Event()
+        #: the cleaner is to look for work at once
+        self._cleaner_changed = trio.Event()
         #: of the periodic duties
         self._duties = trio.CancelScope()
         self._log_dirs = log_dirs
@@ -274,8 +276,10 @@ class LogManager:
                     found.update_config(self._config_of(found.partition.topic))
 
     def reconfigure(self, config: LogManagerConfig) -> None:
-        """Settings that change while the broker runs: the cleaner's, and the expiration of producers (rule B3.53)."""
-        self._config = config
+        """Settings that change while the broker runs: the cleaner's (rule B6.22), and when producers expire."""
+        before, self._config = self._config, config
+        if _of_cleaner(before) != _of_cleaner(config):
+            self._cleaner_changed.set()
         self._cleaner.resize(config.log_cleaner_dedupe_buffer_size)
         for directory in self.directories:
             directory.producer_id_expiration_ms = config.producer_id_expiration_ms
@@ -299,10 +303,10 @@ class LogManager:
                 (config.replica_high_watermark_checkpoint_interval_ms, 0, self.checkpoint_high_watermarks),
                 (config.producer_id_expiration_check_interval_ms, 0, self._expire_producers),
             ):
-                nursery.start_soon(_every, partial(_seconds, interval_ms), initial_ms / 1000, task)
+                nursery.start_soon(_every, interval_ms / 1000, initial_ms / 1000, task)
             nursery.start_soon(self._do_later)
             if config.log_cleaner_enable:
-                nursery.start_soon(_every, lambda: _seconds(self._config.log_cleaner_backoff_ms), 0, self._compact)
+                nursery.start_soon(self._clean)
             task_status.started()
 
     def _wake(self) -> None:
@@ -340,7 +344,19 @@ class LogManager:
             await trio.lowlevel.checkpoint()
 
     async def _retain(self) -> None:
-        await self._each(Log.delete_old_segments)
+        """What is compacted is the cleaner's; without it, nothing is deleted there (rule B6.14)."""
+        is_enabled = self._config.log_cleaner_enable
+        await self._each(
+            lambda found: found.delete_old_segments() if is_enabled or not found.config.is_compact else None
+        )
+
+    async def _clean(self) -> None:
+        """Compact at once, and again after each wait; also when settings of the cleaner change: Kafka's starts anew."""
+        while True:
+            changed = self._cleaner_changed = trio.Event()
+            await self._compact()
+            with trio.move_on_after(self._config.log_cleaner_backoff_ms / 1000):
+                await changed.wait()
 
     async def _compact(self) -> None:
         """Compact logs until none needs it (rule B6.22)."""
@@ -428,13 +444,14 @@ def _as_async(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
     return run
 
 
-def _seconds(ms: int) -> float:
-    return ms / 1000
+def _of_cleaner(config: LogManagerConfig) -> tuple[int, int]:
+    """What may change while the broker runs."""
+    return config.log_cleaner_backoff_ms, config.log_cleaner_dedupe_buffer_size
 
 
-async def _every(interval: Callable[[], float], initial: float, task: Callable[[], Awaitable[None]]) -> None:
+async def _every(interval: float, initial: float, task: Callable[[], Awaitable[None]]) -> None:
     """Seconds between the ends of one run and the start of the next; never if that is longer than a clock goes."""
     await trio.sleep(initial)
     while True:
-        await trio.sleep(interval())
+        await trio.sleep(interval)
         await task()

@@ -278,6 +278,55 @@ async def test_logs_are_compacted_while_the_broker_runs(
         assert (again._cleaner.ends, read_offsets(disk, checkpoint)) == ({}, {})
 
 
+async def test_the_cleaner_looks_at_once_and_when_its_settings_change(
+    disk: MemoryDisk, autojump_clock: Clock
+) -> None:  # rule B6.22
+    logs = manager(disk, log_cleaner_backoff_ms="700000")
+    looked: list[float] = []
+
+    async def note() -> None:
+        looked.append(trio.current_time() - began)
+
+    logs._compact = note  # type: ignore[method-assign]
+    began = trio.current_time()
+    async with running(logs):
+        await trio.sleep(710)
+        for changed in ({"producer.id.expiration.ms": "5"}, {"log.cleaner.backoff.ms": "1000"}):
+            logs.reconfigure(LogManagerConfig.of({"log.cleaner.backoff.ms": "700000", **changed}))
+            await trio.sleep(0.5)
+        await trio.sleep(1)
+        assert looked == pytest.approx([0, 700, 710.5, 711.5])
+        logs.reconfigure(LogManagerConfig.of({"log.cleaner.backoff.ms": "10000"}))
+        await trio.sleep(4.3)
+        logs.reconfigure(
+            LogManagerConfig.of({"log.cleaner.backoff.ms": "10000", "log.cleaner.dedupe.buffer.size": "9"})
+        )
+        await trio.sleep(11)
+        assert looked[4:] == pytest.approx([712, 716.3, 726.3])
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_without_a_cleaner_nothing_is_deleted_of_what_is_compacted(
+    disk: MemoryDisk, autojump_clock: Clock, enabled: bool
+) -> None:  # rule B6.14
+    topic = {"segment.bytes": "100", "retention.ms": "1000"}
+    logs = manager(disk, log_cleaner_enable=str(enabled).lower(), log_retention_check_interval_ms="1000")
+    logs._config_of = lambda name: LogConfig.of({**topic, "cleanup.policy": name})
+    async with running(logs):
+        left = {}
+        for policy in ("delete", "compact,delete", "compact"):
+            log = logs.get_or_create_log(TopicPartition(policy, 0), is_new=True, topic_id=None)
+            for i in range(3):
+                append(log, key=b"%d" % i)
+            log.set_high_watermark(3)
+            left[policy] = log
+        left["compact"].increment_log_start_offset(2)
+        await trio.sleep(40)
+        found = {policy: [segment.base_offset for segment in log.segments] for policy, log in left.items()}
+    deleted = {"delete": [3], "compact,delete": [3], "compact": [2]}
+    assert found == (deleted if enabled else {"delete": [3], "compact,delete": [0, 1, 2], "compact": [0, 1, 2]})
+
+
 async def test_logs_are_flushed_by_time(disk: MemoryDisk, autojump_clock: Clock) -> None:
     async with running(manager(disk, topic={"flush.ms": "2000"}, log_flush_scheduler_interval_ms="1000")) as logs:
         log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
@@ -494,7 +543,7 @@ async def test_when_what_happens(disk: MemoryDisk, autojump_clock: Clock) -> Non
     )  # fmt: skip
     seconds = {
         "_retain": 107, "_flush_dirty": 207, "checkpoint_recovery_points": 307, "checkpoint_log_starts": 407,
-        "checkpoint_high_watermarks": 500, "_expire_producers": 600, "_compact": 700,
+        "checkpoint_high_watermarks": 500, "_expire_producers": 600, "_compact": 0,
     }  # fmt: skip
     times: dict[str, float] = {}
     for name in seconds:
