@@ -42,14 +42,16 @@ class LogDirectory(LogContext):
         now_ms: Callable[[], int],
         random: Random,
         producer_id_expiration_ms: int,
+        delete_delay_ms: int,
         on_failure: Callable[[LogDirectory], None],
         wake: Callable[[], None],
     ) -> None:
-        """``wake``: there is something to flush or to delete."""
+        """``delete_delay_ms``: of logs that are deleted. ``wake``: there is something to flush or to delete."""
         self.path = path.rstrip("/")
         self.disk = disk
         self.random = random
         self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.delete_delay_ms = delete_delay_ms
         self.recent = NOTHING_RECENT
         self.is_offline = False
         self.had_clean_shutdown = False

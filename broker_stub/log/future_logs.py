@@ -104,7 +104,7 @@ class FutureLogs:
         assert isinstance(directory, LogDirectory)
         if found.has_files:
             found.move(f"{directory.path}/{self._name(found.partition, 'delete')}")
-            directory.delete_later([found.folder], found.config.file_delete_delay_ms)
+            directory.delete_later([found.folder], directory.delete_delay_ms)
 
     def swap(self, partition: TopicPartition) -> Log:
         """The future log becomes the one in use, and the other one is deleted. Raises KafkaStorageError.

@@ -80,6 +80,7 @@ class LogManager:
                 now_ms=now_ms,
                 random=random,
                 producer_id_expiration_ms=config.producer_id_expiration_ms,
+                delete_delay_ms=config.log_segment_delete_delay_ms,
                 on_failure=self._failed,
                 wake=self._wake,
             )
@@ -276,13 +277,14 @@ class LogManager:
                     found.update_config(self._config_of(found.partition.topic))
 
     def reconfigure(self, config: LogManagerConfig) -> None:
-        """Settings that change while the broker runs: the cleaner's (rule B6.22), and when producers expire."""
+        """Settings that change while the broker runs: the cleaner's (rule B6.22), and when producers and files go."""
         before, self._config = self._config, config
         if _of_cleaner(before) != _of_cleaner(config):
             self._cleaner_changed.set()
         self._cleaner.resize(config.log_cleaner_dedupe_buffer_size)
         for directory in self.directories:
             directory.producer_id_expiration_ms = config.producer_id_expiration_ms
+            directory.delete_delay_ms = config.log_segment_delete_delay_ms
 
     def _all(self) -> list[Log]:
         return [*self.logs.values(), *self.future.logs.values()]

@@ -20,6 +20,7 @@ class LogManagerConfig:
     log_flush_scheduler_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
+    log_segment_delete_delay_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
     producer_id_expiration_check_interval_ms: int
@@ -37,6 +38,7 @@ class LogManagerConfig:
             log_flush_scheduler_interval_ms=read.integer("log.flush.scheduler.interval.ms"),
             log_flush_offset_checkpoint_interval_ms=read.integer("log.flush.offset.checkpoint.interval.ms"),
             log_flush_start_offset_checkpoint_interval_ms=read.integer("log.flush.start.offset.checkpoint.interval.ms"),
+            log_segment_delete_delay_ms=read.integer("log.segment.delete.delay.ms"),
             replica_high_watermark_checkpoint_interval_ms=read.integer("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=read.integer("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms=read.integer("producer.id.expiration.check.interval.ms"),

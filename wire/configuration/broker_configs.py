@@ -74,7 +74,7 @@ log.retention.ms long - any cluster described broker,topics
 log.roll.jitter.ms long - 0.. cluster described topics
 log.roll.ms long - 1.. cluster described topics
 log.segment.bytes int 1073741824 14.. cluster described topics
-log.segment.delete.delay.ms long 60000 0.. cluster described topics
+log.segment.delete.delay.ms long 60000 0.. cluster described logs,topics
 max.connection.creation.rate int max 0.. cluster described broker
 max.connections int max 0.. cluster described broker
 max.connections.per.ip int max 0.. cluster described broker

@@ -223,6 +223,26 @@ async def test_a_deleted_log_is_gone_at_once_and_from_the_disk_later(disk: Memor
         assert (disk.folders("/l"), logs.logs) == ([], {})
 
 
+async def test_how_long_a_deleted_log_stays_is_not_its_topics_choice(
+    disk: MemoryDisk, autojump_clock: Clock
+) -> None:  # rule B6.18
+    topic = {"file.delete.delay.ms": "90000"}
+    async with running(manager(disk, topic=topic, log_segment_delete_delay_ms="1000")) as logs:
+        append(logs.get_or_create_log(A0, is_new=True, topic_id=None))
+        logs.delete_log(A0)
+        await trio.sleep(0.9)
+        assert len(disk.folders("/l")) == 1
+        await trio.sleep(0.2)
+        assert disk.folders("/l") == []
+        logs.reconfigure(LogManagerConfig.of({"log.segment.delete.delay.ms": "3000"}))
+        append(logs.get_or_create_log(A0, is_new=True, topic_id=None))
+        logs.delete_log(A0)
+        await trio.sleep(2.9)
+        assert len(disk.folders("/l")) == 1
+        await trio.sleep(0.2)
+        assert disk.folders("/l") == []
+
+
 async def test_what_is_done_while_the_broker_runs(disk: MemoryDisk, autojump_clock: Clock) -> None:
     topic = {"retention.ms": "1000", "segment.bytes": "100", "file.delete.delay.ms": "5000"}
     async with running(manager(disk, topic=topic)) as logs:

@@ -121,7 +121,7 @@ def test_the_format_of_a_log_that_rests_changes() -> None:  # rule B5.22
 def of_directory(disk: MemoryDisk) -> tuple[LogDirectory, list[Log]]:
     failed: list[LogDirectory] = []
     made = LogDirectory(
-        "/l", disk, now_ms=lambda: NOW_MS, random=Random(1), producer_id_expiration_ms=DAY_MS,
+        "/l", disk, now_ms=lambda: NOW_MS, random=Random(1), producer_id_expiration_ms=DAY_MS, delete_delay_ms=0,
         on_failure=failed.append, wake=lambda: None,
     )  # fmt: skip
     return made, [Log(made, TopicPartition("a", i), config(), is_new=True) for i in range(4)]
