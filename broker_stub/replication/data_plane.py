@@ -83,8 +83,9 @@ class DataPlane:
         zstd_allowed: bool = True,
         session_slots: int = 1000,
         quota: ReplicationQuota | None = None,
+        future_log: Callable[[TopicPartition], Log | None] = lambda _: None,
     ) -> None:
-        """``quota``: of what followers fetch here."""
+        """``quota``: of what followers fetch here. ``future_log``: of a partition that moves to another directory."""
         self._hosted = hosted
         self._metadata_cache = metadata_cache
         self._on_follower_fetched = follower_fetched
@@ -93,6 +94,7 @@ class DataPlane:
         #: `transaction.partition.verification.enable` (rule T10.15)
         self.verifies_transactions = False
         self._quota = quota or ReplicationQuota(1, 1)
+        self._future_log = future_log
         self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
@@ -408,8 +410,11 @@ class DataPlane:
         return offset
 
     def low_watermark(self, partition: Partition) -> int:
-        """Raises ApiException."""
-        return partition.followers.low_watermark(partition.leader_log().log_start_offset, self.is_alive)
+        """Rule B2.24. Raises ApiException."""
+        start, future = partition.leader_log().log_start_offset, self._future_log(partition.topic_partition)
+        if future is not None:
+            start = min(start, future.log_start_offset)
+        return partition.followers.low_watermark(start, self.is_alive)
 
 
 class Asked(NamedTuple):

@@ -64,6 +64,7 @@ class Replication:
             zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
             session_slots=config.max_incremental_fetch_session_cache_slots,
             quota=self.quotas.leader,
+            future_log=log_manager.future.logs.get,
         )
         self.log_dir_moves = LogDirMoves(
             hosted, log_manager, self._log_replaced, self.quotas.log_dirs, config.replica_fetch_max_bytes

@@ -132,6 +132,24 @@ async def test_new_leader_epochs_do_not_end_a_move(autojump_clock: object, epoch
         assert node.log.context.path == "/a"
 
 
+async def test_records_are_deleted_once_they_are_in_the_future_log_too(autojump_clock: object) -> None:  # rule B2.24
+    entry = wire.DeleteRecordsPartition(partition_index=0, offset=2)
+    topic = wire.DeleteRecordsTopic(name="a", partitions=(entry,))
+    async with node_with_two() as node:
+        await node.lead(replicas=(1,))
+        for _ in range(3):
+            await node.produce(batch(b"x"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        for expected in ((ErrorCode.REQUEST_TIMED_OUT, 0), (ErrorCode.NONE, 2)):
+            answer = await node.ask(wire.DeleteRecordsRequest(topics=(topic,), timeout_ms=5000), 2)
+            found = answer.topics[0].partitions[0]
+            assert (found.error_code, found.low_watermark) == expected
+            assert node.log.log_start_offset == 2
+            go_on(node)
+            await moved(node)
+
+
 async def test_what_is_written_meanwhile_moves_too(autojump_clock: object) -> None:
     async with node_with_two() as node:
         await node.lead()
