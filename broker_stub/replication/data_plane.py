@@ -384,7 +384,7 @@ class DataPlane:
     ) -> None:
         """Move the starts of logs; ``respond`` gets low watermark and code of each (rules B6.20, B2.24)."""
         results: dict[TopicPartition, tuple[int, ErrorCode]] = {}
-        wanted: dict[TopicPartition, int] = {}
+        wanted: dict[TopicPartition, tuple[int, int]] = {}
         for topic_partition, offset in offsets.items():
             try:
                 wanted[topic_partition] = self._delete_before(topic_partition, offset)
@@ -396,9 +396,10 @@ class DataPlane:
         else:
             operation.force_complete()
 
-    def _delete_before(self, topic_partition: TopicPartition, offset: int) -> int:
-        """The offset that the low watermark must reach. Raises ApiException."""
-        found = self.partition(topic_partition).leader_log()
+    def _delete_before(self, topic_partition: TopicPartition, offset: int) -> tuple[int, int]:
+        """The offset that the low watermark must reach, and what it is. Raises ApiException."""
+        partition = self.partition(topic_partition)
+        found = partition.leader_log()
         if not found.config.is_delete:
             raise Refused(ErrorCode.POLICY_VIOLATION)
         if offset == -1:
@@ -407,7 +408,7 @@ class DataPlane:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if found.increment_log_start_offset(offset):
             self._check_fetches(topic_partition)
-        return offset
+        return offset, self.low_watermark(partition)
 
     def low_watermark(self, partition: Partition) -> int:
         """Rule B2.24. Raises ApiException."""

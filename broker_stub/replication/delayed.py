@@ -170,11 +170,12 @@ class DelayedDeleteRecords(DelayedOperation):
     def __init__(
         self,
         plane: Plane,
-        wanted: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, tuple[int, int]],
         results: dict[TopicPartition, tuple[int, ErrorCode]],
         timeout_ms: int,
         respond: Callable[[Mapping[TopicPartition, tuple[int, ErrorCode]]], None],
     ) -> None:
+        """``wanted``: the offset that the low watermark must reach, and what it was when that was asked for."""
         super().__init__(timeout_ms)
         self._plane = plane
         self._wanted = dict(wanted)
@@ -182,7 +183,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._respond = respond
 
     def try_complete(self) -> bool:
-        for topic_partition, offset in list(self._wanted.items()):
+        for topic_partition, (offset, _) in list(self._wanted.items()):
             try:
                 low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
             except ApiException as e:
@@ -197,10 +198,6 @@ class DelayedDeleteRecords(DelayedOperation):
         self._results[topic_partition] = low_watermark, code
 
     def on_complete(self) -> None:
-        for topic_partition in list(self._wanted):
-            try:
-                low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
-            except ApiException:
-                low_watermark = -1
+        for topic_partition, (_, low_watermark) in list(self._wanted.items()):
             self._settle(topic_partition, low_watermark, ErrorCode.REQUEST_TIMED_OUT)
         self._respond(self._results)
