@@ -252,7 +252,12 @@ class _Pass:
         found = self._log
         self._check(group)
         new = Segment.create(
-            found.context.disk, found.folder, group[0].base_offset, now_ms=found.context.now_ms(), suffix=CLEANED
+            found.context.disk,
+            found.folder,
+            group[0].base_offset,
+            found.config,
+            now_ms=found.context.now_ms(),
+            suffix=CLEANED,
         )
         try:
             for segment in group:
@@ -268,7 +273,7 @@ class _Pass:
 
     async def _copy(self, segment: Segment, new: Segment, compaction: Compaction) -> None:
         """Append what is kept of a segment."""
-        segments, interval = self._log.segments, self._log.config.index_interval_bytes
+        segments = self._log.segments
         following = segments.from_offset(segment.base_offset)[1]  # it is not the active one
         compaction.transactions.expect(segments.aborted(segment.base_offset, following.base_offset))
         modified_ms = segment.modified_ms
@@ -278,8 +283,6 @@ class _Pass:
                 kept = compaction.filtered_old(batch, modified_ms) if is_old else compaction.filtered(batch)
                 if kept is not None:
                     parts = (data if kept is batch else write_records(kept),)
-                    new.append(
-                        kept.last_offset, kept.max_timestamp, kept.last_offset, parts, index_interval_bytes=interval
-                    )
+                    new.append(kept.last_offset, kept.max_timestamp, kept.last_offset, parts)
         for transaction in compaction.transactions.take_kept():
             new.txn_index.append(transaction)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 
 from kce.broker_stub.config_entries import BrokerSettings, topic_entries
 from kce.wire.configuration import TOPIC_CONFIGS, ConfigError
@@ -53,6 +54,10 @@ class LogConfig:
     def max_segment_ms(self) -> int:
         """``segment_ms``; what is compacted must not wait in the active segment for longer than its lag allows."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compact else self.segment_ms
+
+    def jitter_ms(self, random: Random) -> int:
+        """How much earlier one segment is rolled by time."""
+        return random.randrange(min(self.segment_jitter_ms, self.segment_ms)) if self.segment_jitter_ms else 0
 
     @classmethod
     def of(cls, topic: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None) -> LogConfig:

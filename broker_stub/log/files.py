@@ -156,7 +156,7 @@ class LogFiles:
         context, folder = self.context, self.folder
         end, base_offset, _, timestamp, offset, created_ms, jitter_ms, since = _REST.unpack(rest)
         self._folder = folder
-        active = Segment(context.disk, folder, base_offset, now_ms=created_ms, jitter_ms=jitter_ms)
+        active = Segment(context.disk, folder, base_offset, self.config, now_ms=created_ms, jitter_ms=jitter_ms)
         active.resume(TimestampOffset(timestamp, offset), since)
         producers = ProducerStateManager(context.disk, folder, expiration_ms=context.producer_id_expiration_ms)
         producers.map_end_offset = end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from kce.broker_stub.disk import Buffer
@@ -92,8 +92,7 @@ class _Loader:
             self._producers.truncate_fully(self._log_start_offset)
             segments, end = [], self._log_start_offset
         if not segments:
-            now_ms = self._context.now_ms()
-            segments = [Segment.create(self._disk, self._folder, self._log_start_offset, now_ms=now_ms)]
+            segments = [self._segment(self._log_start_offset, Segment.create)]
         self._epochs.truncate_from_end(end)
         start = max(self._log_start_offset, segments[0].base_offset)
         self._epochs.truncate_from_start(self._log_start_offset)
@@ -135,8 +134,10 @@ class _Loader:
             if parsed and parsed[1] in SEGMENT_FILES and least <= parsed[0] <= most:
                 self._disk.delete(f"{self._folder}/{name}")
 
-    def _segment(self, base_offset: int) -> Segment:
-        return Segment(self._disk, self._folder, base_offset, now_ms=self._context.now_ms())
+    def _segment(self, base_offset: int, made: Callable[..., Segment] = Segment) -> Segment:
+        context, config = self._context, self._config
+        jitter_ms = config.jitter_ms(context.random)
+        return made(self._disk, self._folder, base_offset, config, now_ms=context.now_ms(), jitter_ms=jitter_ms)
 
     def _open(self, names: list[str]) -> list[Segment]:
         parsed = [(name, found) for name in names if (found := parse_offset_name(name)) is not None]
@@ -203,7 +204,7 @@ class _Loader:
                     producers.complete(completed)
             producers.map_end_offset = header.last_offset + 1
 
-        cut = segment.recover(each, index_interval_bytes=self._config.index_interval_bytes)
+        cut = segment.recover(each)
         producers.take_snapshot()
         self._producers.reload_snapshots()
         return cut

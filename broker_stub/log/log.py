@@ -206,9 +206,7 @@ class Log(LogFiles):
                 self.producers.check_verified(header.producer_id, guard)
             updates = ProducerUpdates()
             updates.add(self.producers, header, b"".join(batch.parts) if header.is_control else b"", origin)
-        segments.append(
-            last_offset, header.max_timestamp, batch.offset_of_max, batch.parts, self.config.index_interval_bytes
-        )
+        segments.append(last_offset, header.max_timestamp, batch.offset_of_max, batch.parts)
         self._appended(segment, last_offset, updates)
         return Appended(
             header.base_offset, last_offset, self.log_start_offset, batch.log_append_time, size,
@@ -236,10 +234,7 @@ class Log(LogFiles):
             segments.active, size, extent.roll_offset, extent.last_offset, extent.max_timestamp, now_ms
         )
         updates = ProducerUpdates.replicated(self.producers, checked)
-        segments.append(
-            extent.last_offset, extent.max_timestamp, extent.offset_of_max, (checked.data,),
-            self.config.index_interval_bytes,
-        )  # fmt: skip
+        segments.append(extent.last_offset, extent.max_timestamp, extent.offset_of_max, (checked.data,))
         self._appended(segment, extent.last_offset, updates)
         return Appended(extent.first_offset, extent.last_offset, self.log_start_offset, size=size)
 
@@ -258,7 +253,7 @@ class Log(LogFiles):
             raise RecordListTooLarge(f"{size} bytes of batches in segments of {config.segment_bytes}")
         if active.should_roll(
             size, last_offset, max_timestamp, now_ms=now_ms, segment_bytes=config.segment_bytes,
-            segment_ms=config.max_segment_ms, index_bytes=config.segment_index_bytes,
+            segment_ms=config.max_segment_ms,
         ):  # fmt: skip
             return self.roll(first_offset)
         return active

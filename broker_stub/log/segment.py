@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kce.broker_stub.disk import Buffer, Disk, File, Slice
+from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.indexes import (
     MAX_RELATIVE_OFFSET,
     CorruptIndex,
@@ -62,17 +63,27 @@ class Segment:
     """``size``: bytes of batches. Raises OSError wherever it reads or writes."""
 
     __slots__ = (
-        "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_suffix", "_time_index", "_txn_index",
-        "base_offset", "bytes_since_index_entry", "created_ms", "is_new", "jitter_ms", "size",
+        "_config", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_suffix", "_time_index",
+        "_txn_index", "base_offset", "bytes_since_index_entry", "created_ms", "is_new", "jitter_ms", "size",
     )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0, suffix: str = ""
+        self,
+        disk: Disk,
+        folder: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        jitter_ms: int = 0,
+        suffix: str = "",
     ) -> None:
         """Open the segment of that base offset, or make one.
 
-        ``jitter_ms``: so much earlier it is rolled by time. ``suffix``: of its files, while it is being compacted.
+        ``config``: its indexes keep to it, also when the log's changes (rule B6.10). ``jitter_ms``: so much earlier it
+        is rolled by time. ``suffix``: of its files, while it is being compacted.
         """
+        self._config = config
         self._disk = disk
         self._folder = folder
         self._suffix = suffix
@@ -98,12 +109,20 @@ class Segment:
 
     @classmethod
     def create(
-        cls, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0, suffix: str = ""
+        cls,
+        disk: Disk,
+        folder: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        jitter_ms: int = 0,
+        suffix: str = "",
     ) -> Segment:
         """Create a segment without batches; delete existing files of its name."""
         for kind in SEGMENT_FILES:
             disk.delete(f"{folder}/{offset_name(base_offset, kind)}{suffix}")
-        segment = cls(disk, folder, base_offset, now_ms=now_ms, jitter_ms=jitter_ms, suffix=suffix)
+        segment = cls(disk, folder, base_offset, config, now_ms=now_ms, jitter_ms=jitter_ms, suffix=suffix)
         for kind in (INDEX, TIME_INDEX):
             disk.write(segment.path(kind), b"")
         return segment
@@ -202,7 +221,6 @@ class Segment:
         now_ms: int,
         segment_bytes: int,
         segment_ms: int,
-        index_bytes: int,
     ) -> bool:
         """Whether the next segment takes the batches that come (rules B6.10, B6.11)."""
         if self.size + incoming_bytes > segment_bytes or not self.can_hold(last_offset):
@@ -212,6 +230,7 @@ class Segment:
         first = self._first_timestamp
         if first is None:
             first = self.first_batch_timestamp()
+        index_bytes = self._config.segment_index_bytes
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return (
             waited > segment_ms - self.jitter_ms
@@ -232,8 +251,6 @@ class Segment:
         max_timestamp: int,
         offset_of_max_timestamp: int,
         parts: tuple[Buffer, ...],
-        *,
-        index_interval_bytes: int,
     ) -> None:
         """Append whole batches, which may come in parts."""
         size, position = sum(map(len, parts)), self.size
@@ -244,7 +261,7 @@ class Segment:
             self._first_timestamp = max_timestamp
         if max_timestamp > known.timestamp:
             self._max = TimestampOffset(max_timestamp, offset_of_max_timestamp)
-        if self.bytes_since_index_entry > index_interval_bytes:
+        if self.bytes_since_index_entry > self._config.index_interval_bytes:
             self.index.append(last_offset, position)
             self.time_index.maybe_append(*self.max_timestamp)
             self.bytes_since_index_entry = 0
@@ -272,14 +289,14 @@ class Segment:
                 found = TimestampOffset(place.header.max_timestamp, place.header.last_offset)
         return found
 
-    def recover(self, each: Callable[[BatchHeader, memoryview], None], *, index_interval_bytes: int) -> int:
+    def recover(self, each: Callable[[BatchHeader, memoryview], None]) -> int:
         """Check every batch and rebuild the indexes; cut the segment at the first bad batch (rule B6.27).
 
         ``each`` gets every good batch. Returns how many bytes were cut off.
         """
         self._disk.delete(self.path(TXN_INDEX))  # it may be corrupt, and ``each`` makes it anew
         self._txn_index = None
-        valid = self._make_indexes(self._checked(each), index_interval_bytes)
+        valid = self._make_indexes(self._checked(each), self._config.index_interval_bytes)
         cut = self._file.size - valid
         self._file.truncate(valid)
         self.size = valid

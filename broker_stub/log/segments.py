@@ -147,11 +147,9 @@ class Segments:
 
     # writing
 
-    def append(
-        self, last_offset: int, max_timestamp: int, offset_of_max: int, parts: tuple[Buffer, ...], interval: int
-    ) -> None:
+    def append(self, last_offset: int, max_timestamp: int, offset_of_max: int, parts: tuple[Buffer, ...]) -> None:
         began, active = self.end, self.active
-        active.append(last_offset, max_timestamp, offset_of_max, parts, index_interval_bytes=interval)
+        active.append(last_offset, max_timestamp, offset_of_max, parts)
         self._set_end(last_offset + 1)
         self._last_append = began
         is_small = self.end.position - began.position < MAX_RECENT_BYTES
@@ -163,13 +161,13 @@ class Segments:
         self._last_append = self.end = OffsetMetadata(offset, active.base_offset, active.size)
 
     def _create(self, base_offset: int, config: LogConfig) -> Segment:
-        jitter = config.segment_jitter_ms
         return Segment.create(
             self._context.disk,
             self._folder,
             base_offset,
+            config,
             now_ms=self._context.now_ms(),
-            jitter_ms=self._context.random.randrange(min(jitter, config.segment_ms)) if jitter else 0,
+            jitter_ms=config.jitter_ms(self._context.random),
         )
 
     def roll(self, offset: int, config: LogConfig) -> Segment:

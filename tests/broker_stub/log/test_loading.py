@@ -23,6 +23,7 @@ from tests.broker_stub.log.support import (
     append,
     base_offsets,
     batch,
+    config,
     marker,
     produced,
     values,
@@ -347,7 +348,7 @@ def test_a_segment_without_indexes_makes_them() -> None:
     filled(context).close()
     for suffix in (".index", ".timeindex"):
         context.disk.delete(f"{FOLDER}/{0:020d}{suffix}")
-    segment = Segment(context.disk, FOLDER, 0, now_ms=NOW_MS)
+    segment = Segment(context.disk, FOLDER, 0, config(), now_ms=NOW_MS)
     assert segment.max_timestamp == (NOW_MS + 4, 4)
 
 

@@ -901,10 +901,10 @@ def test_offsets_before_a_time(timestamp: int, most: int, expected: list[int]) -
 def test_a_segment_that_is_cut_is_as_old_as_before_unless_it_is_empty() -> None:
     context = Context()
     context.disk.make_folder(FOLDER)
-    segment = Segment.create(context.disk, FOLDER, 0, now_ms=5)
+    segment = Segment.create(context.disk, FOLDER, 0, config(), now_ms=5)
     for offset, timestamp in ((0, 70), (1, 80)):
         data = batch(b"x", base_offset=offset, timestamp=timestamp)
-        segment.append(offset, timestamp, offset, (data,), index_interval_bytes=4096)
+        segment.append(offset, timestamp, offset, (data,))
     for cut, left, created_ms, first, most in ((1, 1, 5, 70, (70, 0)), (0, 0, 9, -1, (-1, 0))):
         segment.truncate_to(cut, now_ms=9)
         assert segment.size == left * len(data)

@@ -88,6 +88,36 @@ def test_what_is_compacted_leaves_the_active_segment_in_time(policy: str, segmen
     assert base_offsets(log) == [0, 2]
 
 
+def test_the_indexes_of_a_segment_keep_to_the_settings_that_it_began_with() -> None:  # rule B6.10
+    log = a_log(index_interval_bytes=0, segment_index_bytes=40)
+
+    def append_12(**changed: int) -> list[int]:
+        log.update_config(replace(log.config, **changed))  # type: ignore[arg-type]
+        first = log.log_end_offset
+        for i in range(12):
+            append(log, timestamp=NOW_MS + first + i)
+        return [offset for offset in base_offsets(log) if offset >= first]
+
+    assert append_12() == [0, 3, 6, 9]  # the index of times is full with two entries, and one for the end
+    assert append_12(segment_index_bytes=100) == [12, 20]
+    assert append_12(segment_index_bytes=40) == [28, 31, 34]
+    assert append_12(index_interval_bytes=ONE) == [37, 42, 47]
+
+
+def test_every_segment_has_a_jitter_of_its_own() -> None:  # rule B6.10
+    context = Context()
+    settings = {"segment_ms": 10_000, "segment_jitter_ms": 5000}
+    log = a_log(context, **settings)  # type: ignore[arg-type]
+    append(log)
+    log.roll()
+    append(log)
+    log.close()
+    again = a_log(context, **settings)  # type: ignore[arg-type]
+    jitters = [segment.jitter_ms for one in (log, again) for segment in one.segments]
+    assert len(set(jitters)) == 4
+    assert 0 <= min(jitters) <= max(jitters) < 5000
+
+
 def test_each_setting_of_a_topic() -> None:
     numbers = {
         "segment_bytes": 1000, "segment_ms": 2, "segment_jitter_ms": 3, "segment_index_bytes": 4,
@@ -193,7 +223,7 @@ def test_a_new_segment_has_nothing_of_an_old_one() -> None:
     disk = MemoryDisk()
     for kind in ("log", "index", "timeindex", "txnindex"):
         disk.write(f"{FOLDER}/{7:020}.{kind}.cleaned", b"old")
-    segment = Segment.create(disk, FOLDER, 7, now_ms=NOW_MS, suffix=".cleaned")
+    segment = Segment.create(disk, FOLDER, 7, config(), now_ms=NOW_MS, suffix=".cleaned")
     assert (segment.size, segment.is_new, len(segment.index), segment.txn_index.transactions) == (0, True, 0, [])
     kinds = ("index", "log", "timeindex")
     assert disk.files(FOLDER) == [f"{7:020}.{kind}.cleaned" for kind in kinds]

@@ -268,8 +268,8 @@ def test_a_segment_that_was_compacted_takes_the_place_of_others() -> None:
     context = Context(Noting())
     log = three_segments(4, context)
     log._set_high_watermark(OffsetMetadata(4, 2, 2 * SIZE))
-    new = Segment.create(context.disk, FOLDER, 0, now_ms=NOW_MS, suffix=".cleaned")
-    new.append(1, NOW_MS, 1, (batches(1),), index_interval_bytes=4096)
+    new = Segment.create(context.disk, FOLDER, 0, config(), now_ms=NOW_MS, suffix=".cleaned")
+    new.append(1, NOW_MS, 1, (batches(1),))
     done.clear()
     log.replace_segments(log.segments[:2], new)  # type: ignore[misc]
     names = {base: [f"{base:020}.{kind}" for kind in ("log", "index", "timeindex")] for base in (0, 2)}
