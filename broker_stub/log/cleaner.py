@@ -75,7 +75,7 @@ def cleanable(found: Log, last_clean: int | None, now_ms: int) -> Cleanable:
     end = segments.from_offset(min(limits))[0].base_offset  # the segment with what must stay is left alone
     first_dirty = min(first_dirty, end)
     dirty = segments.from_offset(first_dirty, end)
-    timestamps = [timestamp for s in dirty if (timestamp := s.first_batch_timestamp()) >= 0]
+    timestamps = [timestamp for s in dirty if (timestamp := s.first_batch_timestamp()) > 0]
     return Cleanable(
         found,
         first_dirty,

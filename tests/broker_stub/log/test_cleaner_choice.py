@@ -71,8 +71,8 @@ def test_what_waits_for_too_long_is_due() -> None:
     assert not cleanable(log, 8, NOW_MS + 10**9).is_due
 
 
-@pytest.mark.parametrize(("timestamp", "is_due"), [(0, True), (-1, False)])
-def test_time_begins_at_0(timestamp: int, is_due: bool) -> None:
+@pytest.mark.parametrize(("timestamp", "is_due"), [(1, True), (0, False), (-1, False)])
+def test_a_segment_that_began_at_time_0_is_never_due(timestamp: int, is_due: bool) -> None:
     log = a_log(Context(), **COMPACT, max_compaction_lag_ms="60000")
     for _ in range(3):
         append(log, key=b"k", timestamp=timestamp)
