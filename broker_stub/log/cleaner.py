@@ -202,7 +202,7 @@ def groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segm
 
 
 class _Changed(Exception):
-    """The log was truncated or deleted, moves, or has lost segments."""
+    """The log was truncated or deleted, moves, has lost segments, or is not to be compacted any more."""
 
 
 class _Pass:
@@ -218,6 +218,7 @@ class _Pass:
         if (
             self._logs.get(self._log.partition) is not self._log
             or self._log.partition in self._moving
+            or not self._log.config.is_compact
             or self._log.truncations != self._truncations
             or not all(segment in self._log.segments for segment in segments)
         ):

@@ -315,6 +315,22 @@ async def test_a_log_that_is_truncated_meanwhile_keeps_what_it_has() -> None:
     assert not [name for name in log.context.disk.files(log.folder) if ".cleaned" in name]
 
 
+async def test_a_log_that_is_not_to_be_compacted_any_more_keeps_what_it_has() -> None:  # rule B6.22
+    log = compacted()
+    for i in range(30):
+        put(log, (b"k", b"%d" % i))
+    cleaner = Cleaner({PARTITION: log}, log.context.now_ms, 1 << 20)
+    before = contents(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cleaner.clean_next)
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        log.update_config(dataclasses.replace(log.config, is_compact=False, is_delete=True))
+    assert contents(log) == before
+    assert cleaner.ends == {}
+    assert not [name for name in log.context.disk.files(log.folder) if ".cleaned" in name]
+
+
 async def test_segments_that_retention_deletes_meanwhile_do_not_come_back() -> None:
     log = compacted()
     for i in range(30):
