@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Final
+
 from kce.wire import errors
 from kce.wire.record import NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, spans, write_records
+
+#: an incomplete message, as it is longer than what is sent: without it an old consumer takes nothing for the end
+_INCOMPLETE: Final = struct.pack(">qi", -1, 61)
 
 
 class UnsupportedCodec(Exception):
@@ -18,10 +24,12 @@ def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) 
 
     Headers are lost, control batches left out, and so are records before ``first_offset`` that are not compressed.
     What comes from a batch on that magic lacks the codec of, or that is damaged or too large, is left for the next
-    fetch, in which it is the first. Raises UnsupportedCodec, CorruptRecord, LimitExceeded.
+    fetch, in which it is the first. If nothing is left of the batches, the beginning of a message is returned. Raises
+    UnsupportedCodec, CorruptRecord, LimitExceeded.
     """
     found: list[RecordBatch] = []
     count = 0
+    span = None
     for span in spans(data):
         if count >= MAX_OPENED_ELEMENTS:  # the rest is left for the next fetch
             break
@@ -35,6 +43,8 @@ def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) 
         if converted is not None:
             found.append(converted)
             count += 0 if converted is batch else len(converted.records)
+    if span is not None and not found:
+        return _INCOMPLETE, 0
     return write_records(*found), count
 
 

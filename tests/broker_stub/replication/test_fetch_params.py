@@ -9,10 +9,11 @@ import pytest
 from kce import wire
 from kce.broker_stub.handlers.fetch import _Denied
 from kce.broker_stub.log import Isolation
+from kce.broker_stub.log.producer_state import Origin
 from kce.broker_stub.replication.read_replica import Consumer
 from kce.broker_stub.replication.reading import FetchParams
 from kce.wire import Codec, ErrorCode, down_conversion
-from tests.broker_stub.log.support import batch
+from tests.broker_stub.log.support import batch, marker
 from tests.broker_stub.replication.support import RecordNode, a_node, fetch_request, values_of
 from tests.broker_stub.replication.test_read_replica import SELECTOR
 
@@ -80,6 +81,20 @@ async def test_what_is_converted_at_once_is_limited(monkeypatch: pytest.MonkeyPa
             assert len(values_of(await node.fetch(offset, version=3))) == found
         assert (await node.fetch(3, version=3)).error_code == ErrorCode.CORRUPT_MESSAGE
         assert len(values_of(await node.fetch(3, version=4))) == 100
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+async def test_an_old_consumer_sees_that_a_marker_is_not_the_end(version: int) -> None:  # rule B4.20
+    """What begins there is longer than the answer, so it fails or asks for more, as with Kafka."""
+    end = marker(9, committed=True)
+    async with a_node() as node:
+        await node.lead()
+        node.log.append_as_leader(end, 0, origin=Origin.COORDINATOR)
+        await node.produce(batch(b"x"))
+        found = await node.fetch(0, version=version, partition_max_bytes=len(end), max_bytes=len(end))
+        assert found.records == bytes.fromhex("ffffffffffffffff0000003d")
+        assert values_of(await node.fetch(0, version=version)) == [b"x"]
+        assert (await node.fetch(2, version=version)).records == b""
 
 
 @pytest.mark.parametrize(("is_on", "is_follower"), [(True, False), (True, True), (False, False), (False, True)])
