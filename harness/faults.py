@@ -12,8 +12,9 @@ accepted, or where it is dialled if the other end is not a node of the cluster.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -142,6 +143,9 @@ class Rule(Selection):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise HarnessError(f"Rule({name}={value}): must not be below 0")
+        for name in ("bandwidth", "delay", "jitter", "slow_close"):
+            if not math.isfinite(getattr(self, name) or 0):
+                raise HarnessError(f"Rule({name}={getattr(self, name)}): must be finite")
         for name in ("controller_epoch", "broker_epoch"):
             value = getattr(self, name)
             if isinstance(value, str) and value not in _RELATIONS:
@@ -271,12 +275,14 @@ class Rule(Selection):
         self._released.set()
 
     def _changed(self, event: FrameEvent, frame: bytes) -> bytes:
-        if self.change is not None:
-            frame = event.encode(self._new_message(event))
+        if self.change is not None:  # of what earlier rules have made of it
+            event = event if frame is event.frame else dataclasses.replace(event, frame=frame)
+            with suppress(wire.DecodeError):  # it has no fields: earlier rules have truncated or corrupted it
+                frame = event.encode(self._new_message(event))
         if self.corrupt:
-            header = 8 if event.is_request else 4
+            body = range(8 if event.is_request else 4, len(frame))  # empty if an earlier rule has truncated it
             changed = bytearray(frame)
-            for at in self._random.sample(range(header, len(frame)), min(self.corrupt, len(frame) - header)):
+            for at in self._random.sample(body, min(self.corrupt, len(body))):
                 changed[at] ^= self._random.randrange(1, 256)
             frame = bytes(changed)
         return frame if self.truncate is None else frame[: self.truncate]

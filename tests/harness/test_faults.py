@@ -190,6 +190,27 @@ async def test_frames_are_truncated_and_corrupted() -> None:
             assert check(await p.accepted.receive())
 
 
+async def test_a_rule_changes_what_earlier_rules_have_made_of_a_frame() -> None:
+    async with pair() as p:
+        p.links.add(Rule(change={"include_topic_authorized_operations": True}))
+        p.links.add(Rule(change={"allow_auto_topic_creation": False}))
+        await send(p, 1)
+        frame = await p.accepted.receive()
+        assert frame is not None
+        _, message = wire.decode_request(frame)
+        assert isinstance(message, wire.MetadataRequest)
+        assert (message.include_topic_authorized_operations, message.allow_auto_topic_creation) == (True, False)
+
+
+@pytest.mark.parametrize("later", [Rule(corrupt=3), Rule(change={"allow_auto_topic_creation": False})])
+async def test_what_a_rule_has_truncated_has_nothing_left_to_corrupt_or_change(later: Rule) -> None:
+    async with pair() as p:
+        p.links.add(Rule(truncate=4))
+        p.links.add(later)
+        await send(p, 1)
+        assert await p.accepted.receive() == request(1)[:4]
+
+
 async def test_a_response_goes_out_in_segments_and_arrives_whole() -> None:
     async with pair() as p:
         await send(p, 1)
@@ -253,6 +274,8 @@ async def test_the_end_of_a_connection_is_learnt_late(rule: Rule, expected: floa
     [
         ({"nth": 0}, r"Rule\(nth=0\): must be above 0"),
         ({"delay": -1}, r"Rule\(delay=-1\): must not be below 0"),
+        ({"delay": float("nan")}, r"Rule\(delay=nan\): must be finite"),
+        ({"bandwidth": float("inf")}, r"Rule\(bandwidth=inf\): must be finite"),
         ({"controller_epoch": "old"}, "must be a number or one of older, equal, newer"),
         ({"probability": 2}, "must be from 0 to 1"),
         ({"api": "Leader"}, "api=Leader: Kafka has no such API"),
