@@ -14,13 +14,13 @@ from typing import Any, Final
 
 #: the arguments that there are: their type, and what a path of HTTP may have
 ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
-    "node": (int, r"\d+"),
+    "node": (int, r"\d{1,10}"),
     "topic": (str, r"[^/]+"),
-    "partition": (int, r"\d+"),
-    "broker": (int, r"\d+"),
-    "source": (int, r"\d+"),
-    "to": (int, r"\d+"),
-    "epoch": (int, r"\d+"),
+    "partition": (int, r"\d{1,10}"),
+    "broker": (int, r"\d{1,10}"),
+    "source": (int, r"\d{1,10}"),
+    "to": (int, r"\d{1,10}"),
+    "epoch": (int, r"\d{1,10}"),
     "dir": (str, r"[^/]+"),
     "seconds": (float, r"[-+.\d]+"),
 }

@@ -69,7 +69,7 @@ class HttpApi:
 
 
 _TEXTS = {name for name, (kind, _) in ARGUMENTS.items() if kind is str}
-_FAULT = re.compile(r"/faults/(?P<number>\d+)")
+_FAULT = re.compile(r"/faults/(?P<number>\d{1,10})")
 
 #: method, path, command
 ROUTES = (
