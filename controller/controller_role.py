@@ -88,7 +88,7 @@ class ControllerRole:
     def _stored(self, topics: Sequence[TopicAssignment]) -> Iterator[list[TopicPartition]]:
         """Put topics and the states of their replicas into the context, some at a time: ZooKeeper answers meanwhile."""
         for begin in range(0, len(topics), _TOPICS_AT_ONCE):
-            partitions = self.topics.store(topics[begin : begin + _TOPICS_AT_ONCE])
+            partitions = self.topics.store(topics[begin : begin + _TOPICS_AT_ONCE], at_failover=True)
             self._context.set_replica_states(partitions)
             yield partitions
 

@@ -161,9 +161,10 @@ class Topics:
             if t not in failed
         ]
 
-    def store(self, assignments: Iterable[TopicAssignment]) -> list[TopicPartition]:
-        """Put topics into the context. A topic that is not valid stays out of it, so every change finds it new; Kafka
-        fails on it, and so on every change of the topics."""
+    def store(self, assignments: Iterable[TopicAssignment], *, at_failover: bool = False) -> list[TopicPartition]:
+        """Put topics into the context. Reassignments that their nodes name are in progress ``at_failover`` only (rule
+        4.8): those of topics that somebody has written so wait for it. A topic that is not valid stays out of the
+        context, so every change finds it new; Kafka fails on it, and so on every change of the topics."""
         partitions: list[TopicPartition] = []
         for found in assignments:
             self._context.topics.add(found.topic)
@@ -175,7 +176,7 @@ class Topics:
                 self._context.topics.discard(found.topic)
                 continue
             added = self._context.add_topic(found.topic, found.partitions)
-            for tp, assignment in zip(added, found.partitions.values(), strict=True):
+            for tp, assignment in zip(added, found.partitions.values(), strict=True) if at_failover else ():
                 if assignment.adding or assignment.removing:
                     self._context.being_reassigned.add(tp)
             partitions += added

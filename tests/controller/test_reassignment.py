@@ -22,6 +22,7 @@ from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData, value
 from tests.controller import requests
+from tests.controller.conformance.bench import ids
 from tests.controller.support import World, alter_partition_request, join_isr, texts, world
 
 TP = TopicPartition("t", 0)
@@ -176,6 +177,24 @@ async def test_a_failover_in_the_middle(autojump_clock: MockClock, by_request: b
         assert (await w.state("t"))[0] == 4
         assert await assignment(w) == ((4,), (), ())
         assert await w.get(znodes.REASSIGN_PARTITIONS) is None
+
+
+async def test_a_topic_written_in_the_middle_of_a_reassignment_waits_for_a_failover(
+    autojump_clock: MockClock,
+) -> None:  # rule 4.8, as measured with 3.9.1
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        moving = ReplicaAssignment(ids(4, 3), adding=ids(4), removing=ids(3))
+        await w.store.write([Create("/brokers/topics/t", znodes.encode_topic(w.new_uuid(), {0: moving}))])
+        await w.settle()
+        await join_isr(w, first, TP, (4, 3))
+        assert await assignment(w) == ((4, 3), (4,), (3,))
+        assert first.context.being_reassigned == set()
+        await w.kill_controller(1)
+        await w.settle()
+        assert second.is_active
+        assert await assignment(w) == ((4,), (), ())
 
 
 async def test_a_partition_that_never_had_a_leader_ends_no_failover(autojump_clock: MockClock) -> None:  # rule 11.12
