@@ -129,6 +129,9 @@ def decode_log_dir_event(data: bytes) -> BrokerId | None:
         return None
 
 
+_REASSIGNED = frozenset(("topic", "partition", "replicas"))
+
+
 def encode_partition_reassignment(targets: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
     """/admin/reassign_partitions (1.38)."""
     partitions = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(t)} for tp, t in targets.items()]
@@ -136,12 +139,16 @@ def encode_partition_reassignment(targets: Mapping[TopicPartition, Iterable[Brok
 
 
 def decode_partition_reassignment(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Raises BadZNode."""
+    """Raises BadZNode; also, as Kafka's classes for this node, for fields that are not its own (1.38)."""
     obj = load(data)
     try:
         if obj is None:
             raise Malformed("it is not a JSON object")
-        return {_partition(p): as_ids(p["replicas"]) for p in as_list(obj.get("partitions"))}
+        partitions = as_list(obj.get("partitions"))
+        for known, part in (({"version", "partitions"}, obj), *((_REASSIGNED, as_object(p)) for p in partitions)):
+            if unknown := sorted(part.keys() - known):
+                raise Malformed(f"it has no field {unknown[0]!r}")
+        return {_partition(p): as_ids(p["replicas"]) for p in partitions}
     except (KeyError, ValueError) as e:
         raise malformed(REASSIGN_PARTITIONS, e, data) from None
 

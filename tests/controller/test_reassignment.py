@@ -434,6 +434,21 @@ async def test_a_malformed_znode_stays(autojump_clock: MockClock) -> None:  # ru
             assert await w.get(znodes.REASSIGN_PARTITIONS) == content
 
 
+@pytest.mark.parametrize("unknown", [b'"log_dirs":["any"]}]}', b'"x":1}]}', b'"topic":"t"}],"x":1}'])
+async def test_a_znode_with_fields_that_kafka_does_not_know_stays(
+    autojump_clock: MockClock, unknown: bytes
+) -> None:  # rule 1.38: a plan of kafka-reassign-partitions that somebody has pasted into the node has log_dirs
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        content = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[3],' + unknown
+        value((await w.store.write([Create(znodes.REASSIGN_PARTITIONS, content)]))[0])
+        await w.settle()
+        assert await w.get(znodes.REASSIGN_PARTITIONS) == content
+        assert controller.context.being_reassigned == set()
+        assert await w.state("t") == (2, 0, (2,))
+
+
 async def test_a_topic_queued_for_deletion_is_not_reassigned(autojump_clock: MockClock) -> None:  # 11.21; DEL-4
     async with world() as w:
         controller = await w.start_controller(1)
