@@ -17,8 +17,10 @@ from kce.harness.cli.options import connected
 from kce.harness.errors import HarnessError
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import Endpoint
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, RegisteredBroker
 from kce.zookeeper.registration import BrokerIdInUse
+from kce.zookeeper.store import SessionExpired, SessionState
 
 #: Signals within this time are one.
 _ONE_WISH_S = 0.1
@@ -70,9 +72,36 @@ def _print_answered(broker: Impersonator) -> int:
 
 @contextlib.asynccontextmanager
 async def _registered(registry: tuple[str | None, Path | None], broker: RegisteredBroker) -> AsyncIterator[None]:
+    """Like a broker, it registers again in every new session: an expired one takes its registration with it."""
     async with connected(*registry) as zk:
-        try:
-            await zk.register_broker(broker, MetadataVersion.parse("3.9"))
-        except BrokerIdInUse as e:
-            raise HarnessError(str(e)) from None
-        yield
+        await _register(zk, broker)
+        lost, established = trio.open_memory_channel[None](1)
+
+        def changed(state: SessionState) -> None:
+            if state is SessionState.ESTABLISHED:
+                with contextlib.suppress(trio.WouldBlock):  # it is waited for already
+                    lost.send_nowait(None)
+
+        async def register_again() -> None:
+            async for _ in established:
+                try:
+                    await _register(zk, broker)
+                    click.echo("kce: registered again: the ZooKeeper session had expired", err=True)
+                except SessionExpired:  # another one comes
+                    continue
+                except HarnessError as e:
+                    click.echo(f"kce: {e}", err=True)
+
+        zk.store.on_session = changed
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register_again)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def _register(zk: KafkaZkClient, broker: RegisteredBroker) -> None:
+    """Raises HarnessError, SessionExpired."""
+    try:
+        await zk.register_broker(broker, MetadataVersion.parse("3.9"))
+    except BrokerIdInUse as e:
+        raise HarnessError(str(e)) from None

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,6 +26,8 @@ from kce.captures.replay.impersonation import Impersonator
 from kce.captures.replay.recording import Recording
 from kce.harness import Cluster
 from kce.harness.cli import cli, impersonate
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.captures.made_files import pcap
 from tests.captures.replay.test_impersonation import ask
 from tests.captures.samples import CAPTURES
@@ -197,6 +200,30 @@ async def test_a_second_signal_does_not_lose_what_a_recorded_broker_answered(mon
     monkeypatch.setattr(impersonate.click, "echo", say)
     assert await impersonate.be_broker(Impersonator([]), 2, None, ["DATA"], (None, None), None) == 0
     assert said[1:] == ["0 requests, 0 of them without a recorded response"]
+
+
+async def test_a_recorded_broker_registers_again_when_its_session_has_expired(monkeypatch):
+    server = MemoryZooKeeper()
+    store = server.connect()
+    zk = KafkaZkClient(store, now_ms=lambda: 0, new_uuid=uuid.uuid4)
+    await zk.create_top_level_paths()
+
+    @contextlib.asynccontextmanager
+    async def connected(*_):
+        yield zk
+
+    say, said = trio.open_memory_channel(10)
+    monkeypatch.setattr(impersonate, "connected", connected)
+    monkeypatch.setattr(impersonate.click, "echo", lambda text, err=False: say.send_nowait(text))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(impersonate.be_broker, Impersonator([]), 2, None, ["DATA"], (None, None), None)
+        with trio.fail_after(10):
+            assert (await said.receive()).startswith("kce: registered with DATA://")
+            server.expire(store)
+            assert server.peek("/brokers/ids/2") is None
+            assert await said.receive() == "kce: registered again: the ZooKeeper session had expired"
+        assert server.peek("/brokers/ids/2") is not None
+        nursery.cancel_scope.cancel()
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.
