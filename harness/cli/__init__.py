@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -71,8 +73,33 @@ Every command has its own --help.
 """
 
 
+class _ReaderLeftError(Exception):
+    """The reader of a pipe has enough: `kce describe | head`. Of a BrokenPipeError click and rich make exit code 1."""
+
+
+@contextlib.contextmanager
+def _output_to_a_pipe() -> Iterator[None]:
+    """Raises _ReaderLeftError instead of BrokenPipeError."""
+    try:
+        yield
+    except BrokenPipeError as e:
+        raise _ReaderLeftError from e
+    except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # rich's
+            raise _ReaderLeftError from e
+        raise
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _output_to_a_pipe():  # of --help
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _output_to_a_pipe():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -137,7 +164,7 @@ def _failure(error: BaseException) -> int:
             return error.code
         case click.Abort() | KeyboardInterrupt():
             return 130
-        case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`
+        case BrokenPipeError() | _ReaderLeftError():
             _discard_output()
             return 0
         case OSError() if error.errno in _NO_ROOM:  # most often of the file that stdout is: `kce decode ... > file`

@@ -77,6 +77,33 @@ def test_every_command_and_option_is_explained() -> None:
     assert unexplained == []
 
 
+#: prints with rich, as `kce describe` and `kce analyze`
+WITH_RICH = """\
+import click
+from kce.harness import cli
+from kce.harness.cli.options import plain_console
+cli.LazyGroup.get_command = lambda *_: click.Command("x", callback=lambda: plain_console().print("x"))
+raise SystemExit(cli.main(["x"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[*KCE, "--help"], [*KCE, "schema", "LeaderAndIsr", "7"], [sys.executable, "-c", WITH_RICH]],
+    ids=["help", "click", "rich"],
+)
+def test_a_reader_of_a_pipe_that_has_enough_is_no_failure(env: dict[str, str], command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = subprocess.run(
+            command, stdout=writing, stderr=subprocess.PIPE, text=True, env=env, timeout=60, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="a device of Linux")
 @pytest.mark.parametrize("arguments", [["--help"], ["schema", "LeaderAndIsr"]], ids=" ".join)
 def test_a_full_disk_for_the_output_is_one_line(env: dict[str, str], arguments: list[str]) -> None:
