@@ -12,9 +12,10 @@ accepted, or where it is dialled if the other end is not a node of the cluster.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -29,6 +30,8 @@ from kce.harness.history import History
 from kce.harness.links import CLOSE, Ending, FrameEvent, Passage, Selection
 from kce.wire import ErrorCode
 from kce.wire.registry import CONTROL_REQUESTS, Direction, message_class
+
+log = logging.getLogger(__name__)
 
 _HANDLERS = {handler.api_key: handler for handler in HANDLERS}
 #: names of fields, in the messages of all APIs
@@ -86,7 +89,9 @@ class Rule(Selection):
     duplicate               forward the frame twice
     reorder                 forward the frame after the next one of its connection
     error                   answer the request with this error, such as NOT_CONTROLLER; the other end never sees it.
-                            With `topic` or `partition`, only those partitions get the error
+                            Where brokers have no error response, as for Produce with acks=0, break the connection.
+                            With `topic` or `partition`, only those partitions get the error; the request's others are
+                            answered without one, but nobody has seen them, either
     change                  replace fields of the message: {"controller_epoch": 1}, or a function of the message
     truncate                forward only so many bytes, as a whole frame
     corrupt                 change so many random bytes after the header
@@ -200,6 +205,7 @@ class Rule(Selection):
         if not super().matches(event) or (
             (self.version is not None and self.version != header.api_version)
             or (self.client_id is not None and self.client_id != header.client_id)
+            or not self._has_fields(event)
         ):
             return False
         if not self.needs_message:
@@ -214,6 +220,13 @@ class Rule(Selection):
             and ((self.topic is None and self.partition is None) or any(self._named(message)))
             and (self.where is None or self.where(message))
         )
+
+    def _has_fields(self, event: FrameEvent) -> bool:
+        """Whether the message has the fields that are changed; without ``api``, others do not match."""
+        if self._apis or not isinstance(self.change, Mapping):
+            return True
+        cls: Any = message_class(event.header.api_key, "request" if event.is_request else "response")
+        return cls is not None and self.change.keys() <= {f.name for f in dataclasses.fields(cls)}
 
     def _epoch_matches(self, wanted: int | str | None, epoch: int | None, whose: str) -> bool:
         if wanted is None:
@@ -247,6 +260,8 @@ class Rule(Selection):
             await trio.sleep(seconds)
         if self.error is not None:
             passage.reply = self._error_response(event, self.error)
+            if passage.reply is None:  # as a broker does, where an error cannot be told
+                passage.ending, passage.cut = CLOSE, 0
         if self.drop or self.error is not None:
             passage.frames.clear()
         passage.frames = [self._changed(event, frame) for frame in passage.frames]
@@ -277,8 +292,10 @@ class Rule(Selection):
     def _changed(self, event: FrameEvent, frame: bytes) -> bytes:
         if self.change is not None:  # of what earlier rules have made of it
             event = event if frame is event.frame else dataclasses.replace(event, frame=frame)
-            with suppress(wire.DecodeError):  # it has no fields: earlier rules have truncated or corrupted it
+            try:
                 frame = event.encode(self._new_message(event))
+            except wire.WireError as e:  # truncated or corrupted, or this version cannot have the values
+                log.warning("a rule cannot change a frame of %s %d: %s", event.api, event.header.api_version, e)
         if self.corrupt:
             body = range(8 if event.is_request else 4, len(frame))  # empty if an earlier rule has truncated it
             changed = bytearray(frame)
@@ -292,20 +309,21 @@ class Rule(Selection):
         if callable(self.change):
             return self.change(message)
         assert self.change is not None
-        try:
-            changed: wire.Message = dataclasses.replace(message, **self.change)
-        except TypeError:
-            raise _no_such_fields(self.change, type(message)) from None
+        changed: wire.Message = dataclasses.replace(message, **self.change)
         return changed
 
-    def _error_response(self, event: FrameEvent, error: ErrorCode) -> bytes:
+    def _error_response(self, event: FrameEvent, error: ErrorCode) -> bytes | None:
+        """None where there is none: for Produce with acks=0, and what brokers cannot decode."""
         handler = _HANDLERS.get(event.header.api_key)
         context = RequestContext(event.header, None)  # type: ignore[arg-type]  # error responses need only the header
         partial = self.topic is not None or self.partition is not None
         code = ErrorCode.NONE if partial else error
-        response = None if handler is None else handler.error_response(event.message(), context, code)
+        try:
+            response = None if handler is None else handler.error_response(event.message(), context, code)
+        except wire.DecodeError:
+            return None
         if response is None:
-            raise HarnessError(f"Rule(error=...): there is no error response for {event.api}")
+            return None
         if partial:
             for part in tuple(self._named(response)):
                 if hasattr(part, "error_code"):

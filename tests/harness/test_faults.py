@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,45 @@ async def test_a_request_gets_an_error_and_does_not_arrive() -> None:
         assert header.correlation_id == 7
         assert isinstance(response, wire.MetadataResponse)
         assert [(t.name, t.error_code) for t in response.topics] == [("t", ErrorCode.LEADER_NOT_AVAILABLE)]
+
+
+@pytest.mark.parametrize(
+    "unanswerable",
+    [
+        wire.encode_request(wire.ProduceRequest(acks=0), api_version=9, correlation_id=1, client_id="c"),
+        request(1)[:20],  # its body cannot be decoded
+    ],
+)
+async def test_an_error_that_cannot_be_told_breaks_the_connection(unanswerable: bytes) -> None:  # rule B1.41
+    async with pair() as p:
+        p.links.add(Rule(error=ErrorCode.NOT_CONTROLLER))
+        await p.dialled.send_frame(unanswerable)
+        with pytest.raises(trio.BrokenResourceError):
+            await p.accepted.receive()
+        with pytest.raises(ConnectionLost):
+            await p.dialled.receive_frame()
+
+
+async def test_messages_without_the_fields_that_are_changed_do_not_match() -> None:
+    async with pair() as p:
+        rule = Rule(change={"controller_epoch": 0})
+        p.links.add(rule)
+        await send(p, 1)
+        assert await p.accepted.receive() == request(1)
+        stop = wire.StopReplicaRequest(controller_epoch=5)
+        await p.dialled.send_frame(wire.encode_request(stop, api_version=4, correlation_id=2, client_id="c"))
+        frame = await p.accepted.receive()
+        assert frame is not None
+        assert wire.decode_request(frame)[1] == dataclasses.replace(stop, controller_epoch=0)
+        assert (rule.matched, rule.fired) == (1, 1)
+
+
+async def test_a_value_that_a_version_cannot_have_changes_nothing() -> None:
+    whole = wire.encode_request(wire.MetadataRequest(), api_version=0, correlation_id=1, client_id="c")
+    async with pair() as p:
+        p.links.add(Rule(api="Metadata", change={"topics": None}))  # all topics, from version 1 on
+        await p.dialled.send_frame(whole)
+        assert await p.accepted.receive() == whole
 
 
 async def test_a_request_that_a_rule_answers_is_recorded_with_its_response(tmp_path: Path) -> None:
