@@ -1,6 +1,6 @@
 """`kce replay`: wrong arguments, and a live cluster as controller, client and broker.
 
-Covers: harness/cli/replay.py.
+Covers: harness/cli/replay.py, harness/cli/impersonate.py.
 """
 
 from __future__ import annotations
