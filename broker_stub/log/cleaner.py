@@ -72,10 +72,11 @@ def cleanable(found: Log, last_clean: int | None, now_ms: int) -> Cleanable:
     if config.min_compaction_lag_ms > 0:
         youngest = now_ms - config.min_compaction_lag_ms
         limits += [s.base_offset for s in segments.from_offset(first_dirty) if s.largest_timestamp_ms > youngest][:1]
+    waiting = segments.from_offset(first_dirty, segments.active.base_offset)  # what must stay, too
+    timestamps = [timestamp for s in waiting if (timestamp := s.first_batch_timestamp()) > 0]
     end = segments.from_offset(min(limits))[0].base_offset  # the segment with what must stay is left alone
     first_dirty = min(first_dirty, end)
     dirty = segments.from_offset(first_dirty, end)
-    timestamps = [timestamp for s in dirty if (timestamp := s.first_batch_timestamp()) > 0]
     return Cleanable(
         found,
         first_dirty,

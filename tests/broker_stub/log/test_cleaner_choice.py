@@ -80,6 +80,18 @@ def test_a_segment_that_began_at_time_0_is_never_due(timestamp: int, is_due: boo
     assert cleanable(log, None, NOW_MS).is_due is is_due
 
 
+def test_what_must_stay_may_be_what_waits_for_too_long() -> None:
+    log = a_log(Context(), **COMPACT, max_compaction_lag_ms="60000")
+    for timestamp in (NOW_MS + 10**7, NOW_MS + 10**7, NOW_MS, NOW_MS, NOW_MS, NOW_MS):
+        append(log, key=b"k", timestamp=timestamp)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) == 3
+    log.set_high_watermark(3)
+    found = cleanable(log, None, NOW_MS + 60_001)
+    assert (found.end, found.is_due) == (bases[1], True)
+    assert not cleanable(log, None, NOW_MS + 60_000).is_due
+
+
 def test_what_is_young_stays() -> None:
     log = a_compacted_log(min_compaction_lag_ms="1")
     bases = [segment.base_offset for segment in log.segments]
