@@ -42,6 +42,11 @@ def authorizer_of(services: Services) -> AclAuthorizer:
     return authorizer
 
 
+def text_of(error: ErrorCode) -> str:
+    """What kafka-acls prints: of a broker without authorizer, it should be understood."""
+    return "No Authorizer is configured." if error is ErrorCode.SECURITY_DISABLED else error.name
+
+
 def has_unknown(*codes: int) -> bool:
     """Whether Kafka takes the request for one that it cannot parse, and closes the connection."""
     return UNKNOWN in codes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kce.broker_stub.errors import InvalidRequest, error_code
-from kce.broker_stub.handlers.acls import authorizer_of, binding, has_unknown
+from kce.broker_stub.handlers.acls import authorizer_of, binding, has_unknown, text_of
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.filters import AclBinding
@@ -58,7 +58,7 @@ def handle(request: Request, message: CreateAclsRequest, services: Services) -> 
 
 
 def error_response(message: CreateAclsRequest, context: RequestContext, error: ErrorCode) -> CreateAclsResponse:
-    result = AclCreationResult(error_code=error, error_message=error.name)
+    result = AclCreationResult(error_code=error, error_message=text_of(error))
     return CreateAclsResponse(results=(result,) * len(message.creations))
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from kce.broker_stub.errors import error_code
-from kce.broker_stub.handlers.acls import authorizer_of, binding_filter, entry_codes, filter_is_unknown, resource_codes
+from kce.broker_stub.handlers.acls import (
+    authorizer_of,
+    binding_filter,
+    entry_codes,
+    filter_is_unknown,
+    resource_codes,
+    text_of,
+)
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.authorizer import DeletedAcl
@@ -59,7 +66,7 @@ def handle(request: Request, message: DeleteAclsRequest, services: Services) -> 
 
 
 def error_response(message: DeleteAclsRequest, context: RequestContext, error: ErrorCode) -> DeleteAclsResponse:
-    result = DeleteAclsFilterResult(error_code=error, error_message=error.name)
+    result = DeleteAclsFilterResult(error_code=error, error_message=text_of(error))
     return DeleteAclsResponse(filter_results=(result,) * len(message.filters))
 
 

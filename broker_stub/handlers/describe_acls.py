@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from kce.broker_stub.handlers.acls import authorizer_of, binding_filter, entry_codes, filter_is_unknown, resource_codes
+from kce.broker_stub.handlers.acls import (
+    authorizer_of,
+    binding_filter,
+    entry_codes,
+    filter_is_unknown,
+    resource_codes,
+    text_of,
+)
 from kce.broker_stub.handlers.base import Answer, Handler, Services, answering_in_steps
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.security.operations import Operation
@@ -56,7 +63,7 @@ def handle(request: Request, message: DescribeAclsRequest, services: Services) -
 
 
 def error_response(message: DescribeAclsRequest, context: RequestContext, error: ErrorCode) -> DescribeAclsResponse:
-    return DescribeAclsResponse(error_code=error, error_message=error.name)
+    return DescribeAclsResponse(error_code=error, error_message=text_of(error))
 
 
 HANDLER: Final = Handler(DescribeAclsRequest, handle, error_response, needs=Operation.DESCRIBE)

@@ -243,7 +243,7 @@ async def test_the_code_of_unknown_closes_the_connection(node: Node, api: str, u
 async def test_without_an_authorizer(world: Authorizers, message: wire.Message) -> None:  # rule B9.26
     answer = await Node(nursery=world.nursery).ask(message)
     (error,) = getattr(answer, "results", getattr(answer, "filter_results", (answer,)))
-    assert error.error_code == ErrorCode.SECURITY_DISABLED
+    assert (error.error_code, error.error_message) == (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
 
 @pytest.mark.parametrize("version", range(4))
