@@ -19,12 +19,13 @@ from kce.wire.control import ControlRequest, map_states
 from kce.wire.registry import CONTROL_REQUESTS
 
 _NO_EPOCH = -1
+_MAX_CONTROLLER_EPOCH = 2**31 - 1
 
 
 class Rewriter:
     """``controller_shift`` is added to every controller epoch. ``broker_epochs`` maps broker ids to current epochs;
     it may change when brokers restart; other brokers keep theirs. ``requests`` are all that will be replayed, with
-    their brokers' ids. Raises ValueError where a controller epoch would be below 0.
+    their brokers' ids. Raises ValueError where a controller epoch would be below 0 or have more than 32 bits.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Rewriter:
 
     def _epoch(self, epoch: int) -> int:
         if epoch + self._shift < 0:
-            raise ValueError(f"controller epoch {epoch} shifted by {self._shift} would be below 0")
+            raise ValueError(f"controller epoch {epoch} shifted by {self._shift} would be below 0; +N shifts them up")
+        if epoch + self._shift > _MAX_CONTROLLER_EPOCH:
+            raise ValueError(f"controller epoch {epoch} shifted by {self._shift} would have more than 32 bits")
         return epoch + self._shift
 
 

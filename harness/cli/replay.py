@@ -300,12 +300,14 @@ async def _rewriter(
             shift = int(controller_epoch) if relative else int(controller_epoch) - newest
         if broker_epoch is not None and broker_epoch != CURRENT:
             present = dict.fromkeys(brokers, int(broker_epoch))
+            if not 0 <= int(broker_epoch) < 2**63:
+                raise click.UsageError(f"--broker-epoch {broker_epoch}: must be from 0 to {2**63 - 1}")
     except ValueError as e:
         raise click.UsageError(f"an epoch is a number, +number or {CURRENT} ({e})") from None
     try:
         return Rewriter(((s.request, s.broker_id) for s in steps), controller_shift=shift, broker_epochs=present)
     except ValueError as e:
-        raise click.UsageError(f"--controller-epoch {wanted}: {e}; +N shifts them up") from None
+        raise click.UsageError(f"--controller-epoch {wanted}: {e}") from None
 
 
 async def _broker_epochs(zk: KafkaZkClient) -> dict[int, int]:

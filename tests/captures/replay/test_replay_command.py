@@ -83,6 +83,17 @@ def test_what_was_read_of_files_in_a_wrong_order_is_not_replayed_without_a_word(
         (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "0"], "would be below 0"),
+        (
+            ["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "+9999999999"],
+            "--controller-epoch +9999999999: controller epoch 1 shifted by 9999999999 would have more than 32 bits",
+        ),
+        *(
+            (
+                ["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--broker-epoch", epoch],
+                f"--broker-epoch {epoch}: must be from 0 to 9223372036854775807",
+            )
+            for epoch in ("-1", str(2**63))
+        ),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:70000"], "--to 127.0.0.1:70000: not HOST:PORT"),
         (["--as", "client", "--connection", "93", "--to", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
     ],
