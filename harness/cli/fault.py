@@ -78,7 +78,7 @@ def add(
     apis: tuple[str, ...], responses: bool, changes: tuple[str, ...], cluster_file: Path | None, **fields: Any
 ) -> int:
     """Add a rule to the running cluster, and print its number."""
-    rule = {name: _epoch(name, value) for name, value in fields.items() if value is not None}
+    rule = {name: _number_or_name(name, value) for name, value in fields.items() if value is not None}
     if apis:
         rule["api"] = list(apis)
     if responses:
@@ -93,8 +93,10 @@ def add(
     return 0
 
 
-def _epoch(name: str, value: Any) -> Any:
-    return int(value) if name.endswith("_epoch") and value.isdecimal() else value
+def _number_or_name(name: str, value: Any) -> Any:
+    """An epoch or an error may be both."""
+    is_number = name in ("controller_epoch", "broker_epoch", "error") and re.fullmatch(r"-?\d{1,19}", value)
+    return int(value) if is_number else value
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -14,11 +14,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from kce.harness.cli import fault
 from kce.harness.cli.options import node_settings
 from kce.harness.embedded_zookeeper import free_port
 from kce.harness.errors import HarnessError
@@ -203,6 +206,31 @@ def test_settings_of_the_cluster_are_no_settings_of_its_nodes(here: Here) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--error", "6"], {"error": 6}),
+        (["--error", "-1"], {"error": -1}),
+        (["--error", "NOT_CONTROLLER"], {"error": "NOT_CONTROLLER"}),
+        (["--controller-epoch", "7", "--drop"], {"controller_epoch": 7, "drop": True}),
+        (["--broker-epoch", "older", "--drop"], {"broker_epoch": "older", "drop": True}),
+    ],
+)
+def test_numbers_and_names_in_a_fault_from_the_shell(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], expected: dict[str, Any]
+) -> None:
+    sent: list[Any] = []
+
+    def command(cluster: object, name: str, rule: object) -> dict[str, str]:
+        sent.append(rule)
+        return {"text": "added"}
+
+    monkeypatch.setattr(fault, "find_cluster", lambda file, or_proxy: {})
+    monkeypatch.setattr(fault, "command", command)
+    assert CliRunner().invoke(fault.fault, ["add", *options], standalone_mode=False).output == "added\n"
+    assert sent == [expected]
+
+
 def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) -> None:
     with up(tmp_path, env, "--brokers", "2", "--http-port", "0") as (_, ready):
         added = here("fault", "add", "--api", "LeaderAndIsr", "--to", "2", "--nth", "1", "--delay", "0.2")
