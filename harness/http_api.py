@@ -50,7 +50,7 @@ class HttpApi:
     async def _answer(self, command: str, match: re.Match[str], request: HttpRequest) -> HttpResponse:
         try:
             fields: Any = json.loads(request.body) if request.body else {}
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             return _json(400, {"error": f"the body is not JSON: {e}"})
         if not isinstance(fields, dict):
             return _json(400, {"error": f"the body is not an object: {fields!r}"})

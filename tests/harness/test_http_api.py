@@ -108,6 +108,7 @@ async def test_a_fault_from_its_beginning_to_its_end() -> None:
         ("POST", "/nodes/1/hold", None, 404, "not a command: hold"),
         ("POST", "/nodes/1/explode", None, 404, "there is no /nodes/1/explode"),
         ("POST", "/nodes/x/kill", None, 404, "there is no /nodes/x/kill"),
+        ("POST", "/faults", b"[" * 60_000, 400, "the body is not JSON: maximum recursion depth"),
         ("POST", f"/nodes/{'9' * 5000}/kill", None, 404, "there is no /nodes/999"),
         ("GET", f"/faults/{'9' * 5000}", None, 404, "there is no /faults/999"),
         ("POST", "/nodes/1/clock/jump", {"seconds": True}, 400, "clock jump needs node (int), seconds (float)"),
