@@ -6,6 +6,7 @@ Covers: broker_stub/log/compaction.py.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -299,7 +300,8 @@ def test_a_damaged_batch_ends_compaction_of_the_log(caplog: pytest.LogCaptureFix
     assert len(log.segments) > 4
 
 
-async def test_a_log_that_is_truncated_meanwhile_keeps_what_it_has() -> None:
+async def contents_after(change: Callable[[Log], object]) -> tuple[list[object], list[object]]:
+    """What is in the log before and after a compaction in which that happens; it must leave nothing behind."""
     log = compacted()
     for i in range(30):
         put(log, (b"k", b"%d" % i))
@@ -309,26 +311,23 @@ async def test_a_log_that_is_truncated_meanwhile_keeps_what_it_has() -> None:
         nursery.start_soon(cleaner.clean_next)
         for _ in range(5):
             await trio.lowlevel.checkpoint()
-        log.truncate_to(10)
-    assert contents(log) == before[:10]
+        change(log)
     assert cleaner.ends == {}
     assert not [name for name in log.context.disk.files(log.folder) if ".cleaned" in name]
+    return [*before], [*contents(log)]
+
+
+async def test_a_log_that_is_truncated_meanwhile_keeps_what_it_has() -> None:
+    before, after = await contents_after(lambda log: log.truncate_to(10))
+    assert after == before[:10]
 
 
 async def test_a_log_that_is_not_to_be_compacted_any_more_keeps_what_it_has() -> None:  # rule B6.22
-    log = compacted()
-    for i in range(30):
-        put(log, (b"k", b"%d" % i))
-    cleaner = Cleaner({PARTITION: log}, log.context.now_ms, 1 << 20)
-    before = contents(log)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cleaner.clean_next)
-        for _ in range(5):
-            await trio.lowlevel.checkpoint()
+    def lose_compact(log: Log) -> None:
         log.update_config(dataclasses.replace(log.config, is_compact=False, is_delete=True))
-    assert contents(log) == before
-    assert cleaner.ends == {}
-    assert not [name for name in log.context.disk.files(log.folder) if ".cleaned" in name]
+
+    before, after = await contents_after(lose_compact)
+    assert after == before
 
 
 async def test_segments_that_retention_deletes_meanwhile_do_not_come_back() -> None:
