@@ -9,6 +9,7 @@ The connection thread sleeps only in `Poller.wait`, which flushes the write buff
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
 import socket
@@ -34,8 +35,10 @@ _BROKEN = select.POLLHUP | select.POLLERR | select.POLLNVAL
 class BufferedSocket:
     """The part of a socket's interface that kazoo uses, with or without TLS. kazoo makes it non-blocking."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, lock: threading.RLock) -> None:
+        """``lock`` is held while the socket is read or written."""
         self._socket = connected
+        self._lock = lock
         #: the read buffer, and how much of it was consumed
         self._read, self._taken = b"", 0
         #: the size of the next read: more while reads are full
@@ -49,6 +52,14 @@ class BufferedSocket:
 
     def setblocking(self, flag: bool) -> None:
         self._socket.setblocking(flag)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return isinstance(self._socket, ssl.SSLSocket)
+
+    def duplicate(self) -> socket.socket:
+        """The same connection, to wait for. Raises OSError if it is closed."""
+        return self._socket.dup()
 
     def pending(self) -> int:
         """Bytes that can be read without waiting; kazoo calls it on TLS sockets."""
@@ -107,28 +118,46 @@ class BufferedSocket:
 
     def send(self, data: bytes) -> int:
         """Buffer all of it. Raises OSError, perhaps for earlier data."""
-        self._unwritten += data
-        if len(self._unwritten) >= _WRITE_BEHIND_BYTES:
-            self.flush()
+        with self._lock:
+            self._unwritten += data
+            if len(self._unwritten) >= _WRITE_BEHIND_BYTES:
+                self.flush()
         return len(data)
+
+    def can_send_now(self) -> bool:
+        """Whether nothing is buffered. Never with TLS, whose objects serve one thread."""
+        return not self._unwritten and not self.is_encrypted
+
+    def send_now(self, data: bytes) -> bool:
+        """Write what the socket takes without waiting, and buffer the rest; whether there is none. Any thread may call
+        it while it holds the lock, if ``can_send_now``. Who reads notices a broken connection."""
+        try:
+            sent = self._socket.send(data) if data else 0
+        except OSError:
+            sent = 0
+        self._unwritten += data[sent:]
+        return not self._unwritten
 
     def flush(self) -> None:
         """Write the buffer. Raises OSError, TimeoutError if the peer does not read for too long."""
-        while self._unwritten:
-            try:
-                sent = self._socket.send(self._unwritten)
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                waiting = select.poll()
-                waiting.register(self._socket, _WRITABLE)
-                if not waiting.poll(None if self.patience_s is None else self.patience_s * 1000):
-                    raise TimeoutError("the server does not read") from None
-            else:
-                del self._unwritten[:sent]
+        with self._lock:
+            while self._unwritten:
+                try:
+                    sent = self._socket.send(self._unwritten)
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    waiting = select.poll()
+                    waiting.register(self._socket, _WRITABLE)
+                    if not waiting.poll(None if self.patience_s is None else self.patience_s * 1000):
+                        raise TimeoutError("the server does not read") from None
+                else:
+                    del self._unwritten[:sent]
 
     def shutdown(self, how: int) -> None:
         self._socket.shutdown(how)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # also of a duplicate
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
@@ -177,6 +206,8 @@ class Poller:
         self._polls: dict[tuple[int, ...], Any] = {}
         #: the number of requests in flight
         self.under_way: Callable[[], int] = lambda: 0
+        #: whether another thread reads the socket until the wake-up
+        self.is_read_elsewhere: Callable[[], bool] = lambda: False
         self._is_full = False
 
     def wait(
@@ -188,21 +219,33 @@ class Poller:
             for writer in writers:
                 writer.patience_s = timeout
             return [], list(writers), []
+        woken = [reader for reader in readers if isinstance(reader, WakeUp)]
+        if woken and self.is_read_elsewhere():
+            self._flush(readers)
+            # after the timeout, who reads elsewhere is late
+            return self._ready(woken, timeout) or self._ready(readers, 0), [], []
         under_way = self.under_way()
         self._is_full = under_way >= (_WINDOW_OPENS if self._is_full else _WINDOW)
         if self._is_full:
             readers = [reader for reader in readers if not isinstance(reader, WakeUp)]
         for reader in readers:
-            if isinstance(reader, BufferedSocket):
-                if reader.has_frame():
-                    return [reader], [], []
-            elif isinstance(reader, WakeUp) and reader.count:
+            if isinstance(reader, BufferedSocket) and reader.has_frame():
                 return [reader], [], []
+        if not any(isinstance(reader, WakeUp) and reader.count for reader in readers):
+            self._flush(readers)
+            if under_way >= _GATHER_FROM:
+                time.sleep(_GATHER_S)
+        return self._ready(readers, timeout), [], []
+
+    def _flush(self, readers: Sequence[Any]) -> None:
         for reader in readers:
             if isinstance(reader, BufferedSocket):
                 reader.flush()
-        if under_way >= _GATHER_FROM:
-            time.sleep(_GATHER_S)
+
+    def _ready(self, readers: Sequence[Any], timeout: float | None) -> list[Any]:
+        for reader in readers:
+            if isinstance(reader, WakeUp) and reader.count:
+                return [reader]
         descriptors = tuple(reader.fileno() for reader in readers)
         if min(descriptors) < 0:
             raise OSError("closed")
@@ -212,5 +255,4 @@ class Poller:
             for descriptor in descriptors:
                 poll.register(descriptor, _READABLE)
         ready = dict(poll.poll(None if timeout is None else max(0.0, timeout * 1000)))
-        found = [r for r, fd in zip(readers, descriptors, strict=True) if ready.get(fd, 0) & (_READABLE | _BROKEN)]
-        return found, [], []
+        return [r for r, fd in zip(readers, descriptors, strict=True) if ready.get(fd, 0) & (_READABLE | _BROKEN)]

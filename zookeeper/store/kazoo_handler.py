@@ -6,6 +6,7 @@ import logging
 import queue
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class Handler(SequentialThreadingHandler):
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self.poller = Poller()
+        #: guards the socket, its buffers, and the order of requests in flight
+        self.lock = threading.RLock()
         self._tls = tls
 
     def start(self) -> None:
@@ -48,9 +51,9 @@ class Handler(SequentialThreadingHandler):
         connected = socket.create_connection(address, timeout)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
-            return BufferedSocket(connected)
+            return BufferedSocket(connected, self.lock)
         try:
-            return BufferedSocket(self._tls.wrap_socket(connected, server_hostname=hostname))
+            return BufferedSocket(self._tls.wrap_socket(connected, server_hostname=hostname), self.lock)
         except BaseException:
             connected.close()
             raise

@@ -1,7 +1,7 @@
 """A session with ZooKeeper through kazoo; only this file and `kazoo_handler` import it.
 
-kazoo runs a connection thread. Our handler runs completions, watches and state changes on that thread, in the server's
-order. Each only passes a small callback to the Trio thread, and nothing waits on kazoo's thread.
+kazoo runs a connection thread. Completions, watches and state changes come from it or from the Trio thread (`pipeline`
+says when), in the server's order. Each only asks for a small call on the Trio thread, and waits for nothing.
 
 This module adds to kazoo: batches of pipelined requests, a retry of requests after a connection loss (rule 1.52),
 watches that survive a reconnection and report changes meanwhile, and a generation count that drops events of an ended
@@ -42,7 +42,9 @@ from kce.zookeeper.store.armed_watches import ArmedWatches, Watch, in_parts
 from kce.zookeeper.store.buffered_socket import BufferedSocket
 from kce.zookeeper.store.interruptions import Interruptions, Verdict
 from kce.zookeeper.store.kazoo_handler import Handler
-from kce.zookeeper.store.pipeline import Requests, in_trio, take_over
+from kce.zookeeper.store.pipeline import Pipeline
+from kce.zookeeper.store.requests import Requests
+from kce.zookeeper.store.trio_calls import TrioCalls
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,9 @@ class KazooSession:
         self.on_session: Callable[[SessionState], None] = lambda state: None
         self._client = client
         self._where = where
-        self._token = token
-        # of the connection thread
+        self._calls = TrioCalls(token)
+        self._pipeline = Pipeline(client, self._fired, self._calls)
+        # of whoever reads
         self._armed = ArmedWatches()
         # after a connection loss, the zxid from which the server must report changes; None when all watches are set
         self._armed_until: int | None = None
@@ -121,7 +124,6 @@ class KazooSession:
         made = cls(client, hosts, trio.lowlevel.current_trio_token())
         client.add_listener(made._state_changed)
         made._note_connections()
-        take_over(client, made._fired)
         started = client.start_async()  # not in a thread: whoever is cancelled then finds it started, and stops it
         try:
             await trio.to_thread.run_sync(started.wait, connection_timeout_ms / 1000, abandon_on_cancel=True)
@@ -161,6 +163,7 @@ class KazooSession:
             read_timeout, connect_timeout = connect(*args)
             self._session_timeout_ms = round(read_timeout * 1.5)
             self._connection_made()
+            self._pipeline.opened()
             return read_timeout, connect_timeout
 
         connection._connect = noted
@@ -188,11 +191,12 @@ class KazooSession:
         if connected is not None:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
+        self._pipeline.hand_over()
 
     # watches
 
     def _arm(self, kind: Watch, paths: Sequence[str]) -> None:
-        """Register watches, on the connection thread, before the next response is read."""
+        """Register watches before the next response is read."""
         self._armed.add(kind, paths)
 
     async def _set_watches(self, seen: int, paths: Mapping[Watch, Sequence[str]]) -> None:
@@ -241,9 +245,9 @@ class KazooSession:
         while todo:
             done, connection = trio.Event(), self._connections
             requests = Requests(
-                opcode, todo, body, read, failed or error, functools.partial(in_trio, self._token, done.set)
+                opcode, todo, body, read, failed or error, functools.partial(self._calls.soon, done.set)
             )
-            self._client._call(requests, requests)
+            self._pipeline.call(requests)
             await done.wait()
             if requests.fault is not None:
                 raise requests.fault
@@ -312,23 +316,23 @@ class KazooSession:
 
                 nursery.start_soon(first)
 
-    # on kazoo's connection thread
+    # on kazoo's connection thread, _fired also on the Trio thread
 
     def _fired(self, frame: bytes, offset: int) -> None:
         """A watch has fired; a session that is being closed reports none. Raises ValueError, struct.error."""
         event, whole_path = jute.read_watch(frame, offset)
         kind, path = _WATCH_TYPES.get(event), jute.below(self._client.chroot, whole_path)
         if kind is not None and self._armed.use_up(kind, path) and not self._client._stopped.is_set():
-            in_trio(self._token, self._report_watch, self._generation, WatchEvent(kind, path))
+            self._calls.soon(self._report_watch, self._generation, WatchEvent(kind, path))
 
     def _connection_made(self) -> None:
         if self._lost:
             self._lost = False
-            in_trio(self._token, self._report_session, SessionState.ESTABLISHED)
+            self._calls.soon(self._report_session, SessionState.ESTABLISHED)
         elif self._connected_once:
             self._rearm()
         self._connected_once = True
-        in_trio(self._token, self._report_session, SessionState.CONNECTED)
+        self._calls.soon(self._report_session, SessionState.CONNECTED)
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:  # see _note_connections
@@ -336,7 +340,7 @@ class KazooSession:
         if state == KazooState.SUSPENDED:
             if self._armed_until is None:
                 self._armed_until = self._client.last_zxid
-            in_trio(self._token, self._report_session, SessionState.DISCONNECTED)
+            self._calls.soon(self._report_session, SessionState.DISCONNECTED)
         else:
             self._lost = True
             self._generation += 1
@@ -344,8 +348,8 @@ class KazooSession:
             self._armed.clear()
             if self._client._state == KeeperState.AUTH_FAILED:
                 self._was_refused = True
-                in_trio(self._token, self._refused)
-            in_trio(self._token, self._report_session, SessionState.EXPIRED)
+                self._calls.soon(self._refused)
+            self._calls.soon(self._report_session, SessionState.EXPIRED)
 
     def _rearm(self) -> None:
         """Set every watch again after a reconnection within the session; the server reports changes meanwhile."""
@@ -361,7 +365,7 @@ class KazooSession:
                 self._armed_until = None
 
         requests = Requests(jute.SET_WATCHES, range(len(parts)), self._watches(seen, parts), _nothing, _refusal, done)
-        self._client._call(requests, requests)
+        self._pipeline.call(requests)
 
     # in trio
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +19,7 @@ def pair() -> Iterator[Pair]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with ours, theirs:
-        yield BufferedSocket(ours), theirs
+        yield BufferedSocket(ours, threading.RLock()), theirs
 
 
 @pytest.fixture
@@ -87,6 +89,66 @@ def test_large_writes_arrive_whole(pair: Pair) -> None:
     while len(got) < len(sent):
         got += theirs.recv(1 << 20)
     assert got == sent
+
+
+def test_what_is_sent_now_goes_without_waiting_and_the_rest_is_buffered(pair: Pair) -> None:
+    ours, theirs = pair
+    assert ours.can_send_now()
+    assert ours.send_now(b"")
+    assert ours.send_now(b"now")
+    assert theirs.recv(10) == b"now"
+    much = bytes(range(256)) * (1 << 16)
+    assert not ours.send_now(much)
+    assert not ours.can_send_now()
+    rest = threading.Thread(target=ours.flush)
+    rest.start()
+    got = b""
+    while len(got) < len(much):
+        got += theirs.recv(1 << 20)
+    rest.join()
+    assert got == much
+    assert ours.can_send_now()
+    theirs.close()
+    ours.send_now(b"lost")  # who reads notices it
+    with pytest.raises(ConnectionError):
+        ours.read_ahead()
+
+
+def test_tls_is_for_one_thread() -> None:
+    ours, theirs = socket.socketpair()
+    context = ssl.create_default_context()
+    with theirs, context.wrap_socket(ours, server_hostname="host", do_handshake_on_connect=False) as encrypted:
+        made = BufferedSocket(encrypted, threading.RLock())
+        assert made.is_encrypted
+        assert not made.can_send_now()
+
+
+def test_a_duplicate_ends_with_its_socket(pair: Pair) -> None:
+    ours, theirs = pair
+    with ours.duplicate() as duplicate:
+        theirs.sendall(b"here")
+        assert Poller().wait([duplicate], [], 10)[0] == [duplicate]
+        ours.close()
+        assert theirs.recv(10) == b""
+    with pytest.raises(OSError, match="Bad file"):
+        ours.duplicate()
+
+
+def test_while_another_thread_reads_only_a_wake_up_or_the_timeout_ends_the_wait(pair: Pair, wake_up: WakeUp) -> None:
+    ours, theirs = pair
+    poller, elsewhere = Poller(), True
+    poller.is_read_elsewhere = lambda: elsewhere
+    ours.send(b"ping")
+    assert poller.wait([ours, wake_up], [], 0)[0] == []
+    assert theirs.recv(10) == b"ping"
+    theirs.sendall(b"\0\0\0\0")
+    wake_up.send(b"\0")
+    assert poller.wait([ours, wake_up], [], 10)[0] == [wake_up]
+    wake_up.recv(1)
+    assert poller.wait([ours, wake_up], [], 0.01)[0] == [ours]  # the other thread is late
+    assert poller.wait([ours], [], 10)[0] == [ours]  # within a response
+    elsewhere = False
+    assert poller.wait([ours, wake_up], [], 10)[0] == [ours]
 
 
 def test_one_wake_up_for_many_requests(wake_up: WakeUp) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kce.zookeeper.store.pipeline import Requests, take_over
+from kce.zookeeper.store.pipeline import Pipeline
+from kce.zookeeper.store.requests import Requests
+from kce.zookeeper.store.trio_calls import TrioCalls
 
 
 def frame(xid: int, code: int = 0, body: bytes = b"", zxid: int = 7) -> bytes:
@@ -61,18 +64,20 @@ class Kazoo:
         self._queue: deque[tuple[Any, Any]] = deque()
         self._pending: deque[tuple[Any, Any, int]] = deque()
         self.last_zxid = 0
-        self.handler = SimpleNamespace(poller=SimpleNamespace(under_way=None))
+        self.handler = SimpleNamespace(poller=SimpleNamespace(), lock=threading.RLock())
         self._connection = SimpleNamespace(
             _xid=0,
             _socket=self.socket,
             _read_sock=self.socket,
             _send_request=lambda read_timeout, connect_timeout: self.own.append("sent"),
             _read_socket=self._read_own,
+            ping_outstanding=threading.Event(),
         )
+        self._session_callback = self.own.append
         self.events: list[bytes] = []
         self._data_watchers: dict[str, Any] = {}
         self._child_watchers: dict[str, Any] = {}
-        take_over(self, self._watch)
+        Pipeline(self, self._watch, cast(TrioCalls, SimpleNamespace(soon=lambda call, *args: None)))
 
     def _watch(self, frame: bytes, offset: int) -> None:
         self.events.append(frame[offset:])
@@ -170,7 +175,10 @@ def test_small_ones_share_a_write_and_kazoos_own_keep_their_place() -> None:
     kazoo._queue.popleft()
     kazoo.send()
     assert [xid for xid, _, _ in kazoo.socket.requests()] == [4]
+    kazoo._connection.ping_outstanding.set()
     kazoo.answer(frame(1), frame(2), frame(-2), frame(3))  # a ping between them
+    assert not kazoo._connection.ping_outstanding.is_set()
+    kazoo.answer(frame(-4))  # an answer to authentication
     assert kazoo.own == ["sent", "read"]
     assert (first.done, second.done, third.done) == (1, 1, 0)
     kazoo._pending.appendleft((SimpleNamespace(type=-11), None, 3))

@@ -53,6 +53,7 @@ from kce.zookeeper.store import (
 )
 from kce.zookeeper.store.armed_watches import Watch
 from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.store.kazoo_handler import Handler
 from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.zookeeper.store.picky_proxy import PickyProxy
 
@@ -484,7 +485,7 @@ async def test_no_server_is_reported_in_one_line() -> None:
 
 async def test_a_deletion_that_is_reported_for_each_kind_of_watch_is_one_event() -> None:
     """As after a reconnection. An event that nobody has asked for is none."""
-    store = KazooStore(KazooClient("host/chroot"), "nowhere", trio.lowlevel.current_trio_token())
+    store = KazooStore(KazooClient("host/chroot", handler=Handler(None)), "nowhere", trio.lowlevel.current_trio_token())
     store._client._stopped.clear()
     watched = Watched(store)
     for path in ("/a", "/b", "/"):
