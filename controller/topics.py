@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from uuid import UUID
+from collections.abc import Collection, Iterable, Sequence, Set
 
 from kce.controller.events import PartitionsModified, TopicsChanged
 from kce.controller.leader_selection import Strategy
@@ -16,7 +15,7 @@ from kce.wire.vocabulary import is_valid_topic_name
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import IllegalState
-from kce.zookeeper.kafka_zk_client import ignore_creation
+from kce.zookeeper.kafka_zk_client import Creation, ignore_creation
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, TopicPartition
 from kce.zookeeper.store import StoreError
 
@@ -45,12 +44,13 @@ class Topics:
         zk.register_child_handler(znodes.TOPICS, notified)
         zk.on_creation = self._read_ahead
 
-    async def _read_ahead(self, written: Mapping[str, UUID | None]) -> None:
-        """This node is writing the topics, with the ids. Without a write there would be no event before the answer."""
-        ids = {topic: topic_id for topic, topic_id in written.items() if topic_id is not None}
-        if ids and len(ids) == len(written) <= MOST and self._context.topics.isdisjoint(ids):
-            self._watch(ids)
-            await self._ahead.read(ids)
+    async def _read_ahead(self, creation: Creation) -> None:
+        """This node is writing topics. Without a write there would be no event before the answer."""
+        topics = creation.topics
+        have_ids = all(topic.topic_id is not None for topic in topics.values())
+        if topics and have_ids and len(topics) <= MOST and self._context.topics.isdisjoint(topics):
+            self._watch(topics)
+            await self._ahead.read(creation)
 
     async def load(self) -> list[TopicAssignment]:
         """Read and watch all topics at failover, with ids and assignments (rules 4.6-4.8), for ``store``."""
@@ -61,7 +61,14 @@ class Topics:
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
-        await self._compare(await self._ahead.take())
+        ahead = self._ahead.take()
+        if ahead is None:
+            await self._compare()
+            return
+        written = await ahead.written()
+        if new := _valid(written.keys() - self._context.topics):
+            await self._add({topic: written[topic] for topic in sorted(new)})
+        await self._compare(await ahead.read())
 
     async def _compare(self, read: TopicsRead | None = None) -> None:
         zk = self._runtime.zk
@@ -73,12 +80,15 @@ class Topics:
         if unread := new - found.keys():
             self._watch(unread)
             found |= await zk.get_topic_assignments(unread)
-        assignments = await self._without_controllers({topic: found[topic] for topic in sorted(new & found.keys())})
+        if new or deleted:
+            await self._add({topic: found[topic] for topic in sorted(new & found.keys())}, deleted)
+
+    async def _add(self, found: dict[str, TopicAssignment], deleted: Set[str] = frozenset()) -> None:
+        assignments = await self._without_controllers(found)
         for topic in deleted:
             self._context.remove_topic(topic)
         created = self.store(await self._with_ids(assignments))
-        if new or deleted:
-            log.info("topics new: %s, deleted: %s", sorted(new & self._context.topics), sorted(deleted))
+        log.info("topics new: %s, deleted: %s", sorted(found.keys() & self._context.topics), sorted(deleted))
         if created:
             await self._create(created)
 

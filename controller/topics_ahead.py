@@ -1,4 +1,8 @@
-"""Topics that the controller's node creates, read right behind the write: a round trip less than after its event.
+"""Topics that the controller's node creates, known before they are read after their event.
+
+What the controller's node has written need not be read: its topics are created when the write is answered. Then the
+controller must find out what else has changed, for which it has read everything right behind the write, a round trip
+earlier than after the event.
 
 ZooKeeper executes the requests of a session in order, and reports a change before it answers a later read. So the
 answer of such a read has all changes of /brokers/topics whose events come before it. It may lack those whose events
@@ -10,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
-from uuid import UUID
 
 import trio
 
+from kce.zookeeper.kafka_zk_client import Creation
 from kce.zookeeper.model import TopicAssignment
 from kce.zookeeper.store import SessionExpired, StoreError
 
@@ -24,37 +28,56 @@ MOST: Final = 16
 TopicsRead = tuple[set[str], dict[str, TopicAssignment]]
 
 
-class _Ahead:
-    def __init__(self, ids: Mapping[str, UUID], events: int) -> None:
-        self._ids = ids
+class Ahead:
+    """A write, and the read behind it."""
+
+    def __init__(self, creation: Creation, events: int) -> None:
+        self._creation = creation
         #: those that waited when the read was sent, as one, and those since then
         self.events = events
         self.found: TopicsRead | None = None
         self.done = trio.Event()
 
+    async def written(self) -> Mapping[str, TopicAssignment]:
+        """The new topics; none if the write may have failed, or there was another event."""
+        if self.events > 1:
+            return {}
+        await self._creation.ended.wait()
+        return self._creation.topics if self._creation.is_written else {}
+
+    async def read(self) -> TopicsRead | None:
+        """What was read, with the changes of all events until this was taken; None: read it now."""
+        if self.events > 1:
+            return None
+        await self.done.wait()
+        return self.found if self._has_ours else None
+
     @property
-    def has_ours(self) -> bool:
+    def _has_ours(self) -> bool:
         """Whether the write was done, and done before the read: after a connection loss it may not be."""
         if self.found is None:
             return False
-        names, assignments = self.found
-        return all(t in names and t in assignments and assignments[t].topic_id == i for t, i in self._ids.items())
+        names, read = self.found
+        topics = self._creation.topics.values()
+        return all(
+            t.topic in names and t.topic in read and read[t.topic].topic_id == t.topic_id is not None for t in topics
+        )
 
 
 class TopicsAhead:
-    """One read that is under way, or whose answer is not used yet."""
+    """One write whose read is under way, or whose answer is not used yet."""
 
     def __init__(self, read: Callable[[Collection[str]], Awaitable[TopicsRead]]) -> None:
         self._read = read
-        self._ahead: _Ahead | None = None
+        self._ahead: Ahead | None = None
         #: an event waits to be handled
         self._is_due = False
 
-    async def read(self, ids: Mapping[str, UUID]) -> None:
-        """Read the new topics, by name. Call when the write was sent, and nothing since."""
-        ahead = self._ahead = _Ahead(ids, int(self._is_due))
+    async def read(self, creation: Creation) -> None:
+        """Read the new topics. Call when the write was sent, and nothing since."""
+        ahead = self._ahead = Ahead(creation, int(self._is_due))
         try:
-            ahead.found = await self._read(ids)
+            ahead.found = await self._read(creation.topics)
         except (StoreError, SessionExpired):  # whoever needs it reads it again
             pass
         finally:
@@ -66,13 +89,10 @@ class TopicsAhead:
         if self._ahead is not None:
             self._ahead.events += 1
 
-    async def take(self) -> TopicsRead | None:
-        """What was read, with the changes of all events until now, which are handled with it; None: read it now."""
+    def take(self) -> Ahead | None:
+        """All events until now are handled with this."""
         ahead, self._ahead, self._is_due = self._ahead, None, False
-        if ahead is None or ahead.events > 1:
-            return None
-        await ahead.done.wait()
-        return ahead.found if ahead.has_ours else None
+        return ahead
 
     def clear(self) -> None:
         """Forget the read: a later one is there, or nobody needs it."""

@@ -18,7 +18,7 @@ from kce.wire import ErrorCode
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.assignment import InconsistentRacks, RackAwareMode, usable_racks
 from kce.zookeeper.client import UNFENCED
-from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.kafka_zk_client import Creation, KafkaZkClient
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
 from kce.zookeeper.store import Create, MultiFailed, NodeExists, NoNode, TooLarge, value
 from kce.zookeeper.topic_plans import (
@@ -173,9 +173,16 @@ async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[st
     Both are written in one step where nothing is in the way, such as a topic of that name.
     """
     together = [[_config_creation(topic), _creation(topic)] for topic in topics]
+    creation = Creation({topic.name: _written(topic) for topic in topics})
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(zk.on_creation, {topic.name: topic.topic_id for topic in topics})  # when the write was sent
-        written = await outcome.acapture(zk.store.multi, together)
+        nursery.start_soon(zk.on_creation, creation)  # when the write was sent
+        try:
+            written = await outcome.acapture(zk.store.multi, together)
+            creation.is_written = isinstance(written, outcome.Value) and not any(
+                isinstance(answer, MultiFailed) for answer in written.value
+            )
+        finally:
+            creation.ended.set()
     in_steps = []
     for topic, answer in zip(topics, written.unwrap(), strict=True):
         if isinstance(answer, MultiFailed):
@@ -240,8 +247,12 @@ def _config_creation(topic: NewTopic) -> Create:
 
 
 def _creation(topic: NewTopic) -> Create:
+    return Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, _written(topic).partitions))
+
+
+def _written(topic: NewTopic) -> TopicAssignment:
     replicas = {p: ReplicaAssignment(tuple(map(BrokerId, topic.assignment[p]))) for p in sorted(topic.assignment)}
-    return Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, replicas))
+    return TopicAssignment(topic.name, topic.topic_id, replicas)
 
 
 def _too_many_partitions(topic: str, count: int) -> AdminError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import outcome
 import trio
@@ -60,7 +60,18 @@ class UpdateResult:
     failed: dict[TopicPartition, StoreError]
 
 
-async def ignore_creation(topics: Mapping[str, uuid.UUID | None]) -> None:
+@dataclass(slots=True)
+class Creation:
+    """A write of new topics, by name."""
+
+    topics: Mapping[str, TopicAssignment]
+    #: the write has been answered, or will not be
+    ended: trio.Event = field(default_factory=trio.Event)
+    #: and all topics were written by it, at its first attempt
+    is_written: bool = False
+
+
+async def ignore_creation(creation: Creation) -> None:
     """Do nothing: only a controller needs the topics."""
 
 
@@ -71,8 +82,8 @@ class KafkaZkClient(RegistrationClient):
         self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = no_uuid
     ) -> None:
         super().__init__(store, now_ms=now_ms, new_uuid=new_uuid)
-        #: called when a write of new topics was sent, with their ids by name, and awaited as the write is
-        self.on_creation: Callable[[Mapping[str, uuid.UUID | None]], Awaitable[None]] = ignore_creation
+        #: called when a write of new topics was sent, and awaited as the write is
+        self.on_creation: Callable[[Creation], Awaitable[None]] = ignore_creation
 
     # topics
 

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from kce.controller.topics_ahead import MOST, TopicsAhead, TopicsRead
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import NewTopic
-from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.kafka_zk_client import Creation, KafkaZkClient
 from kce.zookeeper.model import TopicAssignment
 from kce.zookeeper.store import Delete, NoNode, StoreError
 from kce.zookeeper.store.memory import MemoryZooKeeper
@@ -42,16 +42,31 @@ class Reader:
         return self.answer
 
 
-async def test_take_waits_for_the_answer_and_has_it_once() -> None:
+def creation(ids: Mapping[str, UUID | None]) -> Creation:
+    return Creation({topic: TopicAssignment(topic, topic_id, {}) for topic, topic_id in ids.items()})
+
+
+def end(made: Creation, *, is_written: bool = True) -> Creation:
+    made.is_written = is_written
+    made.ended.set()
+    return made
+
+
+async def answer(ahead: TopicsAhead) -> TopicsRead | None:
+    taken = ahead.take()
+    return None if taken is None else await taken.read()
+
+
+async def test_read_waits_for_the_answer_and_has_it_once() -> None:
     reader = Reader(read({"a": A}, {"other"}))
     ahead = TopicsAhead(reader)
     taken: list[TopicsRead | None] = []
 
     async def take() -> None:
-        taken.append(await ahead.take())
+        taken.append(await answer(ahead))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ahead.read, {"a": A})
+        nursery.start_soon(ahead.read, creation({"a": A}))
         await trio.testing.wait_all_tasks_blocked()
         ahead.notified()
         nursery.start_soon(take)
@@ -61,7 +76,30 @@ async def test_take_waits_for_the_answer_and_has_it_once() -> None:
         reader.may_answer.set()
     assert taken == [reader.answer]
     assert reader.asked == [{"a"}]
-    assert await ahead.take() is None
+    assert ahead.take() is None
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_what_was_written_is_known_before_it_is_read(is_written: bool) -> None:
+    ahead = TopicsAhead(Reader(read({"a": A})))
+    made, known = creation({"a": A}), list[Mapping[str, TopicAssignment]]()
+
+    async def take() -> None:
+        taken = ahead.take()
+        assert taken is not None
+        known.append(await taken.written())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ahead.read, made)
+        await trio.testing.wait_all_tasks_blocked()
+        ahead.notified()
+        nursery.start_soon(take)
+        await trio.testing.wait_all_tasks_blocked()
+        assert known == []
+        end(made, is_written=is_written)
+        await trio.testing.wait_all_tasks_blocked()
+        assert known == [made.topics if is_written else {}]
+        nursery.cancel_scope.cancel()
 
 
 async def taken_after(reader: Reader, events: int, *, is_due: bool = False) -> TopicsRead | None:
@@ -70,27 +108,34 @@ async def taken_after(reader: Reader, events: int, *, is_due: bool = False) -> T
     if is_due:
         ahead.notified()
         ahead.notified()
-    await ahead.read({"a": A, "b": B})
+    made = end(creation({"a": A, "b": B}))
+    await ahead.read(made)
     for _ in range(events):
         ahead.notified()
-    return await ahead.take()
+    taken = ahead.take()
+    assert taken is not None
+    found = await taken.read()
+    if events + is_due > 1:
+        assert found is None
+    assert await taken.written() == ({} if events + is_due > 1 else made.topics)
+    return found
 
 
-async def test_the_answer_is_not_used_after_a_second_event() -> None:
+async def test_neither_is_used_after_a_second_event() -> None:
     found = read({"a": A, "b": B})
     assert [await taken_after(Reader(found), events) for events in range(4)] == [found, found, None, None]
     assert [await taken_after(Reader(found), events, is_due=True) for events in range(2)] == [found, None]
     ahead = TopicsAhead(reader := Reader(found))
     reader.may_answer.set()
     ahead.notified()
-    assert await ahead.take() is None
-    await ahead.read({"a": A, "b": B})
+    assert ahead.take() is None
+    await ahead.read(creation({"a": A, "b": B}))
     ahead.notified()
-    assert await ahead.take() == found
+    assert await answer(ahead) == found
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "wrong",
     [
         read({"a": A}),
         read({"a": A}, {"b"}),
@@ -100,22 +145,22 @@ async def test_the_answer_is_not_used_after_a_second_event() -> None:
         NoNode("/brokers/topics"),
     ],
 )
-async def test_an_answer_without_what_was_written_is_not_used(answer: TopicsRead | StoreError) -> None:
-    assert await taken_after(Reader(answer), 1) is None
+async def test_an_answer_without_what_was_written_is_not_used(wrong: TopicsRead | StoreError) -> None:
+    assert await taken_after(Reader(wrong), 1) is None
 
 
 async def test_clear_and_cancel() -> None:
     reader = Reader(read({"a": A}))
     ahead = TopicsAhead(reader)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ahead.read, {"a": A})
+        nursery.start_soon(ahead.read, creation({"a": A}))
         await trio.testing.wait_all_tasks_blocked()
         ahead.clear()
-        assert await ahead.take() is None
-        nursery.start_soon(ahead.read, {"a": A})
+        assert ahead.take() is None
+        nursery.start_soon(ahead.read, creation({"a": A}))
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert await ahead.take() is None  # does not wait for ever
+    assert await answer(ahead) is None  # does not wait for ever
 
 
 def new_topics(names: Sequence[str], zk: KafkaZkClient, broker: int = 1) -> list[NewTopic]:
@@ -170,6 +215,33 @@ async def test_reads_of_a_creation(autojump_clock: MockClock, monkeypatch: pytes
         assert await w.state("new") == (1, 0, (1,))
         await w.create_topic("last", {0: [2]})
         assert await w.state("last") == (2, 0, (2,))
+
+
+async def test_topics_of_this_node_are_created_before_their_read_is_answered(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else has changed is found out when that is answered."""
+    async with world() as w, trio.open_nursery() as nursery:
+        controller = await w.start_controller(1)
+        node = w.nodes[1]
+        plain, may_answer = node.store.get_children, trio.Event()
+
+        async def get_children(paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
+            answers = await plain(paths, watch=watch)
+            if list(paths) == [znodes.TOPICS]:
+                await may_answer.wait()
+            return answers
+
+        monkeypatch.setattr(node.store, "get_children", get_children)
+        nursery.start_soon(admin.write_topics, node.zk, new_topics(["ours"], node.zk))
+        await trio.sleep(1)
+        await w.create_topic("foreign", {0: [2]})
+        await trio.sleep(1)
+        assert controller.context.topics == {"ours"}
+        assert await w.state("ours") == (1, 0, (1,))
+        may_answer.set()
+        await w.settle()
+        assert await w.state("foreign") == (2, 0, (2,))
 
 
 async def test_without_ids_topics_are_read_after_the_event(autojump_clock: MockClock) -> None:
