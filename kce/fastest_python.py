@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 #: another build is taken only if it is faster by this factor: less is noise
 GAIN: Final = 1.1
+#: probes of each
+ROUNDS: Final = 4
 #: beside the folders of PATH
 FOLDERS: Final = ("/usr/local/bin", "/usr/bin", "/opt/homebrew/bin")
 
@@ -73,13 +75,25 @@ def programs(version: tuple[int, int]) -> list[str]:
     return list({os.path.realpath(path): str(path) for path in found if os.access(path, os.X_OK)}.values())
 
 
+def measured(programs: Sequence[str]) -> dict[str, Build]:
+    """The builds behind ``programs`` by path, each with the least time of several probes in turn: whatever else runs
+    disturbs some of them."""
+    found: dict[str, Build] = {}
+    for _ in range(ROUNDS):
+        for program in programs:
+            build = probe(program)
+            if build is not None and (build.path not in found or build.seconds < found[build.path].seconds):
+                found[build.path] = build
+    return found
+
+
 def main() -> None:
-    first = probe(sys.executable)
+    found = measured([sys.executable, *programs(sys.version_info[:2])])
+    first = found.get(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
     if first is None:  # it cannot make virtual environments, and `make` will say so
         print(sys.executable)
         return
-    others = (probe(program) for program in programs(first.version))
-    best = fastest(first, (build for build in others if build is not None))
+    best = fastest(first, found.values())
     if best is not first:
         print(
             f"{best.path} is used: {first.seconds / best.seconds:.1f} times as fast as {first.path} "

@@ -44,6 +44,18 @@ def test_another_build_of_the_version_must_be_clearly_faster() -> None:
     assert fastest_python.fastest(first, [fast, close, faster, newer]) is faster
 
 
+def test_a_build_has_the_least_of_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever name it is found."""
+    times = iter([3.0, 5.0, 2.0, 9.0, 4.0, 1.0] + [6.0] * 100)
+
+    def probe(program: str) -> Build | None:
+        return None if program == "none" else Build((3, 11), next(times), f"/{program[0]}")
+
+    monkeypatch.setattr(fastest_python, "probe", probe)
+    found = fastest_python.measured(["a", "none", "b", "another name"])
+    assert found == {"/a": Build((3, 11), 1.0, "/a"), "/b": Build((3, 11), 4.0, "/b")}
+
+
 def test_programs_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastest_python, "FOLDERS", ())
     for folder in "abc":
