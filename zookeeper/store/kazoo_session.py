@@ -365,7 +365,7 @@ class KazooSession:
                 self._armed_until = None
 
         requests = Requests(jute.SET_WATCHES, range(len(parts)), self._watches(seen, parts), _nothing, _refusal, done)
-        self._pipeline.call(requests)
+        self._client._call(requests, requests)
 
     # in trio
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,7 @@ from kce.zookeeper.store.buffered_socket import BufferedSocket
 from kce.zookeeper.store.requests import REPLY_HEADER, Requests
 from kce.zookeeper.store.trio_calls import TrioCalls
 
-log = logging.getLogger(__name__)
-
-#: requests that one iteration sends, and in flight while others are sent directly
+#: requests that one iteration of kazoo's loop takes from a batch; with so many in flight, none is sent directly
 _MOST_AT_ONCE = 64
 #: requests of a batch that is sent directly
 _MOST_DIRECTLY = 16
