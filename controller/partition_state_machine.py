@@ -25,7 +25,8 @@ from kce.controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
-from kce.controller.partition_states import create_partition_states, update_leader_and_isr, with_epoch
+from kce.controller.partition_states import update_leader_and_isr, with_epoch
+from kce.controller.prepared_states import PreparedStates
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.controller.states import PartitionState
 from kce.wire.metadata_version import MetadataVersion
@@ -88,6 +89,7 @@ class PartitionStateMachine:
         self._batch = batch
         self._ibp = ibp
         self._unclean_by_default = unclean_by_default
+        self.prepared = PreparedStates(zk)
         self.unclean_elections = 0
 
     async def startup(self) -> None:
@@ -172,17 +174,17 @@ class PartitionStateMachine:
 
     async def _initialize(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Create partition states in ZooKeeper (rules 6.7, 6.8). Returns the partitions that got one."""
-        states: dict[TopicPartition, Leadership] = {}
+        context, states = self._context, dict[TopicPartition, Leadership]()
         for tp in partitions:
-            live = tuple(r for r in self._context.replicas(tp) if self._context.is_replica_online(r, tp))
-            if live:
-                states[tp] = Leadership(LeaderAndIsr(live[0], live), self._context.epoch)
+            state = self.initial_state(tp, context.replicas(tp))
+            if state is None:
+                log.error("partition %s stays New: no replica of %s is alive", tp, context.replicas(tp))
             else:
-                log.error("partition %s stays New: no replica of %s is alive", tp, self._context.replicas(tp))
+                states[tp] = state
         if not states:
             return []
         try:
-            errors = await create_partition_states(self._zk, states, self._context.epoch_zk_version)
+            errors = await self.prepared.create(states, context.topic_ids, context.epoch_zk_version)
         except StoreError as e:
             log.error("partitions stay New: creating their states failed: %s", e)
             return []
@@ -192,12 +194,17 @@ class PartitionStateMachine:
                 log.error("partition %s stays New: %s", tp, error)
                 continue
             leadership = states[tp]
-            self._context.put_leadership(tp, leadership)
+            context.put_leadership(tp, leadership)
             self._batch.add_leader_and_isr(
-                leadership.leader_and_isr.isr, tp, leadership, self._context.assignment(tp), is_new=True
+                leadership.leader_and_isr.isr, tp, leadership, context.assignment(tp), is_new=True
             )
             created.append(tp)
         return created
+
+    def initial_state(self, tp: TopicPartition, replicas: Iterable[BrokerId]) -> Leadership | None:
+        """The live replicas, led by the first; None without any (rule 6.7)."""
+        live = tuple(replica for replica in replicas if self._context.is_replica_online(replica, tp))
+        return Leadership(LeaderAndIsr(live[0], live), self._context.epoch) if live else None
 
     # ELECT
 

@@ -15,7 +15,7 @@ from kce.wire.vocabulary import is_valid_topic_name
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import IllegalState
-from kce.zookeeper.kafka_zk_client import Creation, ignore_creation
+from kce.zookeeper.kafka_zk_client import Creation, CreationHandler
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, TopicPartition
 from kce.zookeeper.store import StoreError
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 MOST_LOGGED = 20
 
 
-class Topics:
+class Topics(CreationHandler):
     def __init__(self, runtime: ControllerRuntime) -> None:
         self._runtime = runtime
         self._context = runtime.context
@@ -42,15 +42,26 @@ class Topics:
             self._runtime.put(TopicsChanged())
 
         zk.register_child_handler(znodes.TOPICS, notified)
-        zk.on_creation = self._read_ahead
+        zk.creation_handler = self
 
-    async def _read_ahead(self, creation: Creation) -> None:
-        """This node is writing topics. Without a write there would be no event before the answer."""
+    def prepare(self, creation: Creation) -> None:
+        """This node is about to write topics."""
+        if self._is_known_ahead(creation) and not self._context.controller_only_ids:
+            partitions = self._runtime.partitions
+            partitions.prepared.prepare(creation, partitions.initial_state, self._context.epoch_zk_version)
+
+    async def sent(self, creation: Creation) -> None:
+        """This node is writing topics."""
+        if self._is_known_ahead(creation):
+            self._watch(creation.topics)
+            await self._ahead.read(creation)
+
+    def _is_known_ahead(self, creation: Creation) -> bool:
+        """Whether its topics can be created before they are read. Without a write there would be no event before the
+        answer."""
         topics = creation.topics
         have_ids = all(topic.topic_id is not None for topic in topics.values())
-        if topics and have_ids and len(topics) <= MOST and self._context.topics.isdisjoint(topics):
-            self._watch(topics)
-            await self._ahead.read(creation)
+        return bool(topics) and have_ids and len(topics) <= MOST and self._context.topics.isdisjoint(topics)
 
     async def load(self) -> list[TopicAssignment]:
         """Read and watch all topics at failover, with ids and assignments (rules 4.6-4.8), for ``store``."""
@@ -61,14 +72,16 @@ class Topics:
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
-        ahead = self._ahead.take()
+        prepared = self._runtime.partitions.prepared
+        ahead, ended = self._ahead.take(), prepared.ended()
         if ahead is None:
             await self._compare()
-            return
-        written = await ahead.written()
-        if new := _valid(written.keys() - self._context.topics):
-            await self._add({topic: written[topic] for topic in sorted(new)})
-        await self._compare(await ahead.read())
+        else:
+            written = await ahead.written()
+            if new := _valid(written.keys() - self._context.topics):
+                await self._add({topic: written[topic] for topic in sorted(new)})
+            await self._compare(await ahead.read())
+        prepared.forget(tp for tp in ended if self._context.partition_state(tp) is not PartitionState.NEW)
 
     async def _compare(self, read: TopicsRead | None = None) -> None:
         zk = self._runtime.zk
@@ -126,7 +139,8 @@ class Topics:
 
     def unwatch_all(self) -> None:
         self._runtime.zk.unregister_child_handler(znodes.TOPICS)
-        self._runtime.zk.on_creation = ignore_creation
+        self._runtime.zk.creation_handler = CreationHandler()
+        self._runtime.partitions.prepared.clear()
         self._ahead.clear()
         for topic in self._watched:
             self._runtime.zk.unregister_change_handler(znodes.topic_path(topic))

@@ -1,8 +1,8 @@
 """Topics that the controller's node creates, known before they are read after their event.
 
-What the controller's node has written need not be read: its topics are created when the write is answered. Then the
-controller must find out what else has changed, for which it has read everything right behind the write, a round trip
-earlier than after the event.
+What the controller's node has written need not be read: its topics are created when the write is answered (the states
+of their partitions are written with them, see `prepared_states`). Then the controller must find out what else has
+changed, for which it has read everything right behind the write, a round trip earlier than after the event.
 
 ZooKeeper executes the requests of a session in order, and reports a change before it answers a later read. So the
 answer of such a read has all changes of /brokers/topics whose events come before it. It may lack those whose events

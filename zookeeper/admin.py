@@ -18,9 +18,10 @@ from kce.wire import ErrorCode
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.assignment import InconsistentRacks, RackAwareMode, usable_racks
 from kce.zookeeper.client import UNFENCED
-from kce.zookeeper.kafka_zk_client import Creation, KafkaZkClient
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import Creation, KafkaZkClient, state_creations
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
-from kce.zookeeper.store import Create, MultiFailed, NodeExists, NoNode, TooLarge, value
+from kce.zookeeper.store import Create, MultiFailed, NodeExists, NoNode, Op, TooLarge, value
 from kce.zookeeper.topic_plans import (
     AdminError,
     check_assignment,
@@ -170,29 +171,42 @@ async def write_topic(
 async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
     """Write the configurations, even if empty, then the assignments (rule 10.7). Returns the errors by topic.
 
-    Both are written in one step where nothing is in the way, such as a topic of that name.
+    Both are written in one step where nothing is in the way, such as a topic of that name, and with them the states
+    of partitions that the controller has prepared.
     """
-    together = [[_config_creation(topic), _creation(topic)] for topic in topics]
     creation = Creation({topic.name: _written(topic) for topic in topics})
+    zk.creation_handler.prepare(creation)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(zk.on_creation, creation)  # when the write was sent
+        nursery.start_soon(zk.creation_handler.sent, creation)  # when the write was sent
         try:
-            written = await outcome.acapture(zk.store.multi, together)
-            creation.is_written = isinstance(written, outcome.Value) and not any(
-                isinstance(answer, MultiFailed) for answer in written.value
-            )
+            written = await outcome.acapture(_write_together, zk, topics, creation)
+            creation.is_written = written == outcome.Value([])
         finally:
             creation.ended.set()
-    in_steps = []
-    for topic, answer in zip(topics, written.unwrap(), strict=True):
-        if isinstance(answer, MultiFailed):
-            if not isinstance(answer.error, (NoNode, NodeExists, TooLarge)):
-                raise answer.error
-            in_steps.append(topic)
+    in_steps = written.unwrap()
     if not in_steps:
         return {}
     refused = await _refused(zk, in_steps)
     return refused | await _write_in_steps(zk, [topic for topic in in_steps if topic.name not in refused])
+
+
+async def _write_together(zk: KafkaZkClient, topics: Sequence[NewTopic], creation: Creation) -> list[NewTopic]:
+    """Returns those that are not written, because something is in the way."""
+    groups: list[list[Op]] = [[_config_creation(topic), _creation(topic)] for topic in topics]
+    for topic, group in zip(topics, groups, strict=True):
+        if states := creation.states.get(topic.name):
+            group += state_creations([topic.name], states)
+    try:
+        answers = await zk.fenced_together(groups, creation.expected)
+    except (ControllerMoved, NoNode):  # also if there is no /controller_epoch any more
+        return list(topics)
+    failed = []
+    for topic, answer in zip(topics, answers, strict=True):
+        if isinstance(answer, MultiFailed):
+            if not isinstance(answer.error, (NoNode, NodeExists, TooLarge)):
+                raise answer.error
+            failed.append(topic)
+    return failed
 
 
 async def _refused(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import outcome
@@ -39,6 +39,7 @@ from kce.zookeeper.store import (
     NodeExists,
     NoNode,
     NotEmpty,
+    Op,
     SetData,
     Stat,
     StoreError,
@@ -65,14 +66,23 @@ class Creation:
     """A write of new topics, by name."""
 
     topics: Mapping[str, TopicAssignment]
+    #: by topic, written with it if /controller_epoch has the version ``expected``
+    states: Mapping[str, Mapping[TopicPartition, Leadership]] = field(default_factory=dict)
+    expected: EpochZkVersion = UNFENCED
     #: the write has been answered, or will not be
     ended: trio.Event = field(default_factory=trio.Event)
     #: and all topics were written by it, at its first attempt
     is_written: bool = False
 
 
-async def ignore_creation(creation: Creation) -> None:
-    """Do nothing: only a controller needs the topics."""
+class CreationHandler:
+    """What a controller does with the topics that its own node creates; here, nothing."""
+
+    def prepare(self, creation: Creation) -> None:
+        """Called before the write is sent: may add states."""
+
+    async def sent(self, creation: Creation) -> None:
+        """Called when the write was sent, and awaited as the write is."""
 
 
 class KafkaZkClient(RegistrationClient):
@@ -82,8 +92,7 @@ class KafkaZkClient(RegistrationClient):
         self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = no_uuid
     ) -> None:
         super().__init__(store, now_ms=now_ms, new_uuid=new_uuid)
-        #: called when a write of new topics was sent, and awaited as the write is
-        self.on_creation: Callable[[Creation], Awaitable[None]] = ignore_creation
+        self.creation_handler = CreationHandler()
 
     # topics
 
@@ -274,12 +283,7 @@ class KafkaZkClient(RegistrationClient):
     async def _create_partition_states(
         self, parents: Iterable[str], states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
-        ops = [
-            *(Create(zd.partitions_path(topic)) for topic in parents),
-            *(Create(zd.partition_path(tp)) for tp in states),
-            *(Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()),
-        ]
-        answers = (await self.fenced(ops, expected))[-len(states) :]
+        answers = (await self.fenced(state_creations(parents, states), expected))[-len(states) :]
         return {tp: a if isinstance(a, StoreError) else None for tp, a in zip(states, answers, strict=True)}
 
     async def update_leader_and_isr(
@@ -377,6 +381,15 @@ class KafkaZkClient(RegistrationClient):
                 ]
             )
         return levels
+
+
+def state_creations(parents: Iterable[str], states: Mapping[TopicPartition, Leadership]) -> list[Op]:
+    """Create partition states, last, and the nodes above them: ``parents`` are topics (rule 1.30)."""
+    return [
+        *(Create(zd.partitions_path(topic)) for topic in parents),
+        *(Create(zd.partition_path(tp)) for tp in states),
+        *(Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()),
+    ]
 
 
 __all__ = ["UNFENCED", "KafkaZkClient", "UpdateResult"]

@@ -14,8 +14,8 @@ from kce.controller.topics_ahead import MOST, TopicsAhead, TopicsRead
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import NewTopic
 from kce.zookeeper.kafka_zk_client import Creation, KafkaZkClient
-from kce.zookeeper.model import TopicAssignment
-from kce.zookeeper.store import Delete, NoNode, StoreError
+from kce.zookeeper.model import TopicAssignment, TopicPartition
+from kce.zookeeper.store import NoNode, StoreError
 from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.controller.support import world
 
@@ -274,7 +274,8 @@ async def test_random_creations_and_deletions(autojump_clock: MockClock, seed: i
                 for name in chosen:  # and not created again: a controller need not notice that
                     names.remove(name)
                 await trio.sleep(0.02)
-                await by.store.write([Delete(znodes.topic_path(name)) for name in chosen])
+                for name in chosen:
+                    await by.delete_path(znodes.topic_path(name))
 
         async def trouble() -> None:
             for _ in range(random.randint(0, 3)):
@@ -297,4 +298,7 @@ async def test_random_creations_and_deletions(autojump_clock: MockClock, seed: i
         assert controller.context.topic_ids == {name: found.topic_id for name, found in there.items()}
         for name, found in there.items():
             assert controller.context.topic_assignments(name) == found.partitions, name
+            partitions = [TopicPartition(name, p) for p in found.partitions]
+            states = await w.zk.get_partition_states(partitions)
+            assert states == {tp: controller.context.leadership[tp] for tp in partitions}
         of_server.cancel_scope.cancel()
