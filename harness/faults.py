@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -25,6 +25,7 @@ import trio
 from kce import wire
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor import RequestContext
+from kce.harness import named_parts
 from kce.harness.errors import HarnessError
 from kce.harness.history import History
 from kce.harness.links import CLOSE, Ending, FrameEvent, Passage, Selection
@@ -34,9 +35,6 @@ from kce.wire.registry import CONTROL_REQUESTS, Direction, message_class
 log = logging.getLogger(__name__)
 
 _HANDLERS = {handler.api_key: handler for handler in HANDLERS}
-#: names of fields, in the messages of all APIs
-_TOPIC_FIELDS = ("topic_name", "topic", "name")
-_PARTITION_FIELDS = ("partition_index", "partition")
 #: epochs of a request, compared with the newest that the links have seen
 CONTROLLER = "controller"
 _RELATIONS = ("older", "equal", "newer")
@@ -90,8 +88,8 @@ class Rule(Selection):
     reorder                 forward the frame after the next one of its connection
     error                   answer the request with this error, such as NOT_CONTROLLER; the other end never sees it.
                             Where brokers have no error response, as for Produce with acks=0, break the connection.
-                            With `topic` or `partition`, only those partitions get the error; the request's others are
-                            answered without one, but nobody has seen them, either
+                            With `topic` or `partition`, only those get the error: the other end sees the request
+                            without them, and what it answers goes back with the errors
     change                  replace fields of the message: {"controller_epoch": 1}, or a function of the message
     truncate                forward only so many bytes, as a whole frame
     corrupt                 change so many random bytes after the header
@@ -217,7 +215,7 @@ class Rule(Selection):
         return (
             self._epoch_matches(self.controller_epoch, getattr(message, "controller_epoch", None), CONTROLLER)
             and self._epoch_matches(self.broker_epoch, getattr(message, "broker_epoch", None), str(event.destination))
-            and ((self.topic is None and self.partition is None) or any(self._named(message)))
+            and ((self.topic is None and self.partition is None) or any(named_parts.named(message, self._names)))
             and (self.where is None or self.where(message))
         )
 
@@ -239,13 +237,12 @@ class Rule(Selection):
         self.newest[whose] = max(newest, epoch)
         return wanted == ("older" if epoch < newest else "newer" if epoch > newest else "equal")
 
-    def _named(self, message: wire.Message) -> Iterator[Any]:
-        """The innermost structures of a message that name the topic and the partition."""
+    def _names(self, topic: str | None, partition: int | None) -> bool:
         return (
-            part for part, topic, partition in _walk(message, None)
-            if (self.topic is None or topic == self.topic) and (self.partition is None or partition == self.partition)
+            (self.topic is None or topic == self.topic)
+            and (self.partition is None or partition == self.partition)
             and (self.partition is not None or topic is not None)
-        )  # fmt: skip
+        )
 
     async def apply(self, event: FrameEvent, passage: Passage) -> None:
         self.matched += 1
@@ -259,10 +256,8 @@ class Rule(Selection):
         if seconds:
             await trio.sleep(seconds)
         if self.error is not None:
-            passage.reply = self._error_response(event, self.error)
-            if passage.reply is None:  # as a broker does, where an error cannot be told
-                passage.ending, passage.cut = CLOSE, 0
-        if self.drop or self.error is not None:
+            self._refuse(event, passage, self.error)
+        if self.drop:
             passage.frames.clear()
         passage.frames = [self._changed(event, frame) for frame in passage.frames]
         if self.duplicate:
@@ -312,25 +307,43 @@ class Rule(Selection):
         changed: wire.Message = dataclasses.replace(message, **self.change)
         return changed
 
-    def _error_response(self, event: FrameEvent, error: ErrorCode) -> bytes | None:
-        """None where there is none: for Produce with acks=0, and what brokers cannot decode."""
+    def _refuse(self, event: FrameEvent, passage: Passage, error: ErrorCode) -> None:
+        """Answer the request, or only what it names; the rest of it is forwarded, and its response completed."""
+        rest = None
+        try:
+            if passage.frames:  # of what earlier rules have made of it
+                event = dataclasses.replace(event, frame=passage.frames[0])
+            message: Any = event.message()
+            if self.topic is not None or self.partition is not None:
+                rest = named_parts.without(message, self._names)
+            refused = self._error_response(event, message, error)
+        except wire.DecodeError:
+            refused = None
+        if refused is None:  # as a broker does, where an error cannot be told
+            passage.ending, passage.cut = CLOSE, 0
+        elif rest is None:
+            for complete in passage.completions:
+                refused = complete(refused)
+            header = event.header
+            passage.reply = wire.encode_response(
+                refused, api_version=header.api_version, correlation_id=header.correlation_id
+            )
+        else:
+            passage.frames[:] = [event.encode(rest)]
+            passage.completions.append(lambda response: named_parts.merged(response, refused))
+            return
+        passage.frames.clear()
+
+    def _error_response(self, event: FrameEvent, message: wire.Message, error: ErrorCode) -> Any:
+        """For the whole message, or only for what it names. None where there is none, as for Produce with acks=0."""
         handler = _HANDLERS.get(event.header.api_key)
         context = RequestContext(event.header, None)  # type: ignore[arg-type]  # error responses need only the header
-        partial = self.topic is not None or self.partition is not None
-        code = ErrorCode.NONE if partial else error
-        try:
-            response = None if handler is None else handler.error_response(event.message(), context, code)
-        except wire.DecodeError:
+        if handler is None:
             return None
-        if response is None:
-            return None
-        if partial:
-            for part in tuple(self._named(response)):
-                if hasattr(part, "error_code"):
-                    response = _replaced(response, part, dataclasses.replace(part, error_code=error))
-        return wire.encode_response(
-            response, api_version=event.header.api_version, correlation_id=event.header.correlation_id
-        )
+        if self.topic is None and self.partition is None:
+            return handler.error_response(message, context, error)
+        response = handler.error_response(message, context, ErrorCode.NONE)
+        return response and named_parts.only(response, self._names, error)
 
     # as JSON, for nodes in processes of their own and for `kce fault`
 
@@ -416,35 +429,3 @@ async def applied(target: TakesRules, rules: Sequence[Rule], *, must_fire: bool)
 def hold_control_requests(source: int) -> Rule:
     """Holds what the node ``source`` sends as controller."""
     return Rule(api=sorted(wire.api(key).name for key in CONTROL_REQUESTS), source=source, hold=True)
-
-
-def _walk(part: Any, topic: str | None) -> Iterator[tuple[Any, str | None, int | None]]:
-    """Every structure of a message, with the topic and the partition that it names; a topic also holds inside it."""
-    names = {f.name for f in dataclasses.fields(part)}
-    for name in _TOPIC_FIELDS:
-        value = getattr(part, name, None) if name in names else None
-        if isinstance(value, str):
-            topic = value
-            break
-    partition = next((getattr(part, name) for name in _PARTITION_FIELDS if name in names), None)
-    yield part, topic, partition
-    for name in names:
-        value = getattr(part, name)
-        if isinstance(value, (tuple, list)) or (hasattr(value, "__getitem__") and not isinstance(value, (str, bytes))):
-            for element in value:
-                if dataclasses.is_dataclass(element):
-                    yield from _walk(element, topic)
-
-
-def _replaced(message: Any, old: Any, new: Any) -> Any:
-    """The message with one structure replaced."""
-    if message is old:
-        return new
-    changes = {}
-    for f in dataclasses.fields(message):
-        value = getattr(message, f.name)
-        if isinstance(value, tuple) and any(dataclasses.is_dataclass(element) for element in value):
-            replaced = tuple(_replaced(element, old, new) for element in value)
-            if any(a is not b for a, b in zip(replaced, value, strict=True)):
-                changes[f.name] = replaced
-    return dataclasses.replace(message, **changes) if changes else message

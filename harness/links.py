@@ -138,12 +138,14 @@ class Passage:
     """The fate of one frame; rules change it.
 
     ``frames`` are forwarded in its place, in ``segments`` of so many bytes, or after the next frame of the connection.
-    ``reply`` is a response to the requester. ``cut`` is how many bytes still pass before the end. ``slow_close`` is how
-    many seconds after its sender has closed the connection the other end learns of it.
+    ``reply`` is a response to the requester; ``completions`` add to the one that comes. ``cut`` is how many bytes still
+    pass before the end. ``slow_close`` is how many seconds after its sender has closed the connection the other end
+    learns of it.
     """
 
     frames: list[bytes]
     reply: bytes | None = None
+    completions: list[Callable[[Any], wire.Message]] = field(default_factory=list)
     segments: int | None = None
     after_next: bool = False
     ending: Ending | None = None

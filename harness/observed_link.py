@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 import trio
 
@@ -14,8 +16,11 @@ from kce.broker_stub.ports import Address
 from kce.captures.record.recorder import ConnectionTap
 from kce.harness.links import CLOSE, Ending, FrameEvent, Links, Passage
 
+log = logging.getLogger(__name__)
+
 #: requests of a connection whose responses are awaited; nodes here have one at a time
 _MAX_UNANSWERED = 64
+Completions = Sequence[Callable[[Any], wire.Message]]
 #: client ids of nodes: of a controller and of who asks it, of a fetcher
 _NODE = re.compile(r"(\d{1,9})|broker-(\d{1,9})-fetcher-\d+", re.ASCII)
 
@@ -67,6 +72,8 @@ class ObservedLink:
         self.unanswered: deque[wire.Header] = deque(maxlen=_MAX_UNANSWERED)
         #: responses of rules to requests behind others that are unanswered
         self._replies: deque[tuple[wire.Header, bytes]] = deque()
+        #: what rules add to the responses to requests that have passed
+        self._completions: deque[tuple[wire.Header, Completions]] = deque(maxlen=_MAX_UNANSWERED)
         #: how many responses rules are being applied to
         self._responding = 0
         #: frames that a rule puts behind the next one
@@ -82,6 +89,9 @@ class ObservedLink:
         Raises trio.BrokenResourceError where a rule ends the connection.
         """
         event = self._event(frame, incoming=incoming)
+        if event is not None and not event.is_request and self._completions:
+            event = self._completed(event)
+            frame = event.frame
         if event is None or event.is_request:
             await self._pass_on(event, frame, incoming=incoming)
         else:
@@ -109,10 +119,27 @@ class ObservedLink:
                 if passage.reply is not None and self._tap is not None:
                     self._tap.sent("client", wire.frame(frame))  # the requester sent it: its response has a request
                 self._answer_here(event.header, passage.reply)
+            elif event is not None and passage.completions:
+                self._completions.append((event.header, passage.completions))
             await self._follow(passage, incoming=incoming)
         if self._after_next and (passage is None or not passage.after_next):
             delayed, self._after_next = self._after_next, []
             await self._forward(delayed, incoming=incoming)
+
+    def _completed(self, event: FrameEvent) -> FrameEvent:
+        """A response, with what rules add to it."""
+        for known in self._completions:
+            if known[0] is event.header:
+                self._completions.remove(known)
+                try:
+                    message = event.message()
+                    for complete in known[1]:
+                        message = complete(message)
+                    return replace(event, frame=event.encode(message))
+                except wire.WireError as e:
+                    log.warning("a rule cannot add its errors to a response to %s: %s", event.api, e)
+                break
+        return event
 
     async def _forward(self, frames: list[bytes], *, incoming: bool, segments: int | None = None) -> None:
         for frame in frames:

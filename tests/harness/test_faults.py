@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from kce import wire
+from kce.broker_stub.handlers import produce as produce_handler
+from kce.broker_stub.reactor import RequestContext
 from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.pairing import Response
 from kce.captures.files.pcap import CaptureFile
@@ -147,6 +149,88 @@ async def test_a_request_gets_an_error_and_does_not_arrive() -> None:
         assert header.correlation_id == 7
         assert isinstance(response, wire.MetadataResponse)
         assert [(t.name, t.error_code) for t in response.topics] == [("t", ErrorCode.LEADER_NOT_AVAILABLE)]
+
+
+def produce(*partitions: tuple[str, int], acks: int = -1) -> wire.ProduceRequest:
+    topics = tuple(
+        wire.TopicProduceData(
+            name=name,
+            partition_data=tuple(wire.PartitionProduceData(index=p, records=None) for t, p in partitions if t == name),
+        )
+        for name in dict.fromkeys(topic for topic, _ in partitions)
+    )
+    return wire.ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
+
+
+async def produced(p: Pair, *partitions: tuple[str, int]) -> tuple[list[tuple[str, int]] | None, list[Any]]:
+    """Which partitions of a Produce request arrive, None if it does not; and what its sender is answered."""
+    message = produce(*partitions)
+    await p.dialled.send_frame(wire.encode_request(message, api_version=9, correlation_id=3, client_id="c"))
+    seen = None
+    with trio.move_on_after(60):
+        frame = await p.accepted.receive()
+        assert frame is not None
+        header, came = wire.decode_request(frame)
+        assert isinstance(came, wire.ProduceRequest)
+        seen = [(topic.name, data.index) for topic in came.topic_data for data in topic.partition_data]
+        answer = produce_handler.error_response(came, RequestContext(header, None), ErrorCode.NONE)  # type: ignore[arg-type]
+        assert answer is not None
+        response = dataclasses.replace(answer, throttle_time_ms=5)
+        await p.accepted.send(wire.encode_response(response, api_version=9, correlation_id=3))
+    header, got = wire.decode_response(await p.dialled.receive_frame(), api_key=0, api_version=9)
+    assert isinstance(got, wire.ProduceResponse)
+    assert (header.correlation_id, got.throttle_time_ms) == (3, 0 if seen is None else 5)
+    return seen, [(t.name, d.index, ErrorCode(d.error_code).name) for t in got.responses for d in t.partition_responses]
+
+
+async def test_only_what_a_rule_names_gets_its_error() -> None:
+    """The rest of the request arrives, and its response comes with the errors."""
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    t0, t1, u0 = ("t", 0), ("t", 1), ("u", 0)
+    refused = [(*tp, error.name) for tp in (t0, t1, u0)]
+    fine = [(*tp, "NONE") for tp in (t0, t1, u0)]
+    async with pair() as p:
+        p.links.add(rule := Rule(api="Produce", topic="t", error=error))
+        assert await produced(p, t0, t1, u0) == ([u0], [fine[2], *refused[:2]])
+        assert await produced(p, t0, t1) == (None, refused[:2])
+        assert await produced(p, u0) == ([u0], fine[2:])
+        p.links.remove(rule)
+        p.links.add(rule := Rule(api="Produce", topic="t", partition=1, error=error))
+        assert await produced(p, t0, t1, u0) == ([t0, u0], [fine[0], refused[1], fine[2]])
+        assert await produced(p, t1) == (None, refused[1:2])
+        p.links.add(Rule(api="Produce", topic="u", error=error))
+        assert await produced(p, t0, t1, u0) == ([t0], [fine[0], refused[1], refused[2]])
+        assert await produced(p, t1, u0) == (None, [refused[2], refused[1]])
+        p.links.remove(rule)
+        p.links.add(Rule(api="Produce", partition=0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        unknown = ("t", 0, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert await produced(p, t0, t1, u0) == ([t1], [fine[1], unknown, refused[2]])
+
+
+async def test_responses_of_other_requests_are_not_completed() -> None:
+    """Nor one that cannot be decoded, which goes on as it is."""
+    async with pair() as p:
+        p.links.add(Rule(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE))
+        topics = tuple(wire.MetadataRequestTopic(name=name) for name in "tu")
+        two = wire.encode_request(wire.MetadataRequest(topics=topics), api_version=9, correlation_id=2, client_id="c")
+        one = wire.encode_request(
+            wire.MetadataRequest(topics=topics[1:]), api_version=9, correlation_id=1, client_id="c"
+        )
+        answer = wire.MetadataResponse(topics=(wire.MetadataResponseTopic(name="u"),))
+        for frame in (one, two, two):
+            await p.dialled.send_frame(frame)
+            assert await p.accepted.receive() is not None
+        for number in (1, 2):
+            await p.accepted.send(wire.encode_response(answer, api_version=9, correlation_id=number))
+        damaged = wire.encode_response(answer, api_version=9, correlation_id=2)[:9]
+        await p.accepted.send(damaged)
+        names = []
+        for _ in range(2):
+            _, response = wire.decode_response(await p.dialled.receive_frame(), api_key=3, api_version=9)
+            assert isinstance(response, wire.MetadataResponse)
+            names.append([(topic.name, topic.error_code) for topic in response.topics])
+        assert names == [[("u", 0)], [("u", 0), ("t", ErrorCode.LEADER_NOT_AVAILABLE)]]
+        assert await p.dialled.receive_frame() == damaged
 
 
 @pytest.mark.parametrize(
