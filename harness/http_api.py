@@ -8,7 +8,7 @@
     DELETE /faults/1              remove it: how often it matched and acted
 
 Requests need the header `Authorization: Bearer TOKEN`, with the token that --ready-file has. Errors are
-{"error": text}, with status 400, 401, 404, 405 or 409.
+{"error": text}, with status 400, 401, 404, 405 or 409; for what is too large 413 or 431, for a failure here 500.
 """
 
 from __future__ import annotations

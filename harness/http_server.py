@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -47,7 +48,8 @@ async def serve(
 ) -> None:
     """Serve on 127.0.0.1 until cancelled; port 0 is an ephemeral one. Starts with the port.
 
-    A handler that raises gives 500. Raises OSError for a port that is taken.
+    A request that cannot be read gives 400, 408, 413, 431 or 501, a handler that raises 500: with {"error": text} as
+    JSON. Raises OSError for a port that is taken.
     """
     listener = await world.bind(HOST, port)
     try:
@@ -90,10 +92,14 @@ async def _next(stream: trio.abc.Stream, connection: h11.Connection, handler: Ha
         response = await handler(request)
         return HttpResponse(response.status, response.content_type, b"") if request.method == "HEAD" else response
     except h11.RemoteProtocolError as e:
-        return HttpResponse(e.error_status_hint, "text/plain", f"{e}\n".encode())
+        return _error(e.error_status_hint, str(e))
     except Exception:
         log.exception("an HTTP request failed")
-        return HttpResponse(500, "text/plain", b"the request failed; the log says why\n")
+        return _error(500, "the request failed; the log says why")
+
+
+def _error(status: int, text: str) -> HttpResponse:
+    return HttpResponse(status, "application/json", json.dumps({"error": text}).encode() + b"\n")
 
 
 async def _receive(stream: trio.abc.Stream, connection: h11.Connection) -> HttpRequest | None:

@@ -125,7 +125,7 @@ class Interventions:
         self.member(lag.broker)
         leader, replicas, _ = await _state(self, lag.partition)
         if lag.broker not in replicas:
-            raise HarnessError(f"broker {lag.broker} has no replica of {lag.partition}; {_listed(replicas)} have")
+            raise _no_replica(lag, replicas)
         if lag.broker == leader:
             raise HarnessError(f"broker {lag.broker} leads {lag.partition}: a leader is always in its ISR")
         for member in self.members:
@@ -137,10 +137,17 @@ class Interventions:
         await self.wait_until(has_left, f"broker {lag.broker} to leave the ISR of {lag.partition}")
 
     async def heal_isr(self: Faulty, topic: str, partition: int, broker: int) -> None:
-        """Let a follower fetch the partition again; it rejoins the ISR when it has caught up."""
+        """Let a follower fetch the partition again; it rejoins the ISR when it has caught up.
+
+        Raises HarnessError for a partition that does not exist (unless it lagged), and for a broker without it."""
+        lag = Lag(TopicPartition(topic, partition), broker)
         self.member(broker)
+        if all(lag not in member.lags for member in self.members):
+            _, replicas, _ = await _state(self, lag.partition)
+            if broker not in replicas:
+                raise _no_replica(lag, replicas)
         for member in self.members:
-            await member.lag(Lag(TopicPartition(topic, partition), broker), False)
+            await member.lag(lag, False)
 
     # ZooKeeper
 
@@ -299,6 +306,10 @@ async def _session(cluster: Faulty, node_id: int) -> int | None:
 
 def _listed(ids: tuple[int, ...]) -> str:
     return ", ".join(map(str, ids))
+
+
+def _no_replica(lag: Lag, replicas: tuple[int, ...]) -> HarnessError:
+    return HarnessError(f"broker {lag.broker} has no replica of {lag.partition}; {_listed(replicas)} have")
 
 
 async def _state(cluster: Faulty, partition: TopicPartition) -> tuple[int, tuple[int, ...], tuple[int, ...]]:

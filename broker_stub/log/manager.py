@@ -446,9 +446,17 @@ def _as_async(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
     return run
 
 
-def _of_cleaner(config: LogManagerConfig) -> tuple[int, int]:
+def _of_cleaner(config: LogManagerConfig) -> tuple[float, ...]:
     """What may change while the broker runs."""
-    return config.log_cleaner_backoff_ms, config.log_cleaner_dedupe_buffer_size
+    return (
+        config.log_cleaner_backoff_ms,
+        config.log_cleaner_dedupe_buffer_size,
+        config.log_cleaner_io_buffer_load_factor,
+        config.log_cleaner_io_buffer_size,
+        config.log_cleaner_io_max_bytes_per_second,
+        config.log_cleaner_threads,
+        config.message_max_bytes,
+    )
 
 
 async def _every(interval: float, initial: float, task: Callable[[], Awaitable[None]]) -> None:

@@ -15,6 +15,11 @@ class LogManagerConfig:
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_enable: bool
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_threads: int
+    message_max_bytes: int
     log_initial_task_delay_ms: int
     log_retention_check_interval_ms: int
     log_flush_scheduler_interval_ms: int
@@ -33,6 +38,11 @@ class LogManagerConfig:
             log_cleaner_backoff_ms=read.integer("log.cleaner.backoff.ms"),
             log_cleaner_dedupe_buffer_size=read.integer("log.cleaner.dedupe.buffer.size"),
             log_cleaner_enable=read.boolean("log.cleaner.enable"),
+            log_cleaner_io_buffer_load_factor=read.number("log.cleaner.io.buffer.load.factor"),
+            log_cleaner_io_buffer_size=read.integer("log.cleaner.io.buffer.size"),
+            log_cleaner_io_max_bytes_per_second=read.number("log.cleaner.io.max.bytes.per.second"),
+            log_cleaner_threads=read.integer("log.cleaner.threads"),
+            message_max_bytes=read.integer("message.max.bytes"),
             log_initial_task_delay_ms=read.integer("log.initial.task.delay.ms"),
             log_retention_check_interval_ms=read.integer("log.retention.check.interval.ms"),
             log_flush_scheduler_interval_ms=read.integer("log.flush.scheduler.interval.ms"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -76,6 +77,8 @@ async def test_a_handler_that_fails_costs_one_response(caplog: pytest.LogCapture
         await stream.send_all(get("/fail") + get("/a", "Connection: close"))
         received = await rest(stream)
     assert b"HTTP/1.1 500 " in received
+    assert b"Content-Type: application/json\r\n" in received
+    assert b'{"error": "the request failed; the log says why"}' in received
     assert b"GET /a" in received
     assert "ZeroDivisionError" in caplog.text
 
@@ -93,7 +96,9 @@ async def test_what_is_refused(sent: bytes, status: bytes) -> None:
     async with connected() as stream:
         await stream.send_all(sent)
         received = await rest(stream)
-    assert status in received.partition(b"\r\n")[0]
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert status in head.partition(b"\r\n")[0]
+    assert json.loads(body).keys() == {"error"}
 
 
 async def test_a_slow_request_ends_with_its_connection() -> None:

@@ -57,6 +57,11 @@ class Properties:
         assert isinstance(value, int)
         return value
 
+    def number(self, name: str) -> float:
+        value = self._value(name)
+        assert isinstance(value, (int, float))
+        return value
+
     def optional_integer(self, name: str) -> int | None:
         """None if the setting is missing and has no default."""
         value = self._value(name)

@@ -323,6 +323,12 @@ async def test_the_cleaner_looks_at_once_and_when_its_settings_change(
         )
         await trio.sleep(11)
         assert looked[4:] == pytest.approx([712, 716.3, 726.3])
+        looked.clear()
+        for name in ("log.cleaner.threads", "log.cleaner.io.buffer.size", "message.max.bytes",
+                     "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second"):  # fmt: skip
+            logs.reconfigure(LogManagerConfig.of({"log.cleaner.backoff.ms": "10000", name: "2"}))
+            await trio.sleep(1)
+        assert looked == pytest.approx([727.3, 728.3, 729.3, 730.3, 731.3])
 
 
 @pytest.mark.parametrize("enabled", [True, False])
