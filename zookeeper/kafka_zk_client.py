@@ -35,6 +35,7 @@ from kce.zookeeper.store import (
     Delete,
     MetadataStore,
     MultiFailed,
+    NoAuth,
     NodeData,
     NodeExists,
     NoNode,
@@ -231,7 +232,8 @@ class KafkaZkClient(RegistrationClient):
     async def delete_topic_nodes(self, topics: Sequence[str], expected: EpochZkVersion) -> None:
         """Delete each topic's znode recursively, its configuration, and the deletion marker (rule 10.48).
 
-        The last three go together, so that nothing is left over; if one is missing, in that order.
+        The last three go together, so that nothing is left over; if one is missing or must not be deleted, in that
+        order.
         """
         levels = await self._levels_below([zd.topic_path(topic) for topic in topics])
         below = [Delete(path) for level in reversed(levels[1:]) for path in level]
@@ -244,7 +246,7 @@ class KafkaZkClient(RegistrationClient):
             (together,) = await self.fenced_together([[Delete(path) for paths in some for path in paths]], expected)
             if not isinstance(together, MultiFailed):
                 continue
-            if not isinstance(together.error, (NoNode, NotEmpty)):
+            if not isinstance(together.error, (NoAuth, NoNode, NotEmpty)):
                 raise together.error
             for topic, config, marker in some:
                 await self._delete_recursive(topic, expected)

@@ -46,6 +46,8 @@ RETRIED: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+#: there is a newer coordinator, as a rule (T6.8)
+FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 #: the partition has no data of the transaction (rule T6.9)
 NOTHING_TO_MARK: Final = frozenset({ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 
@@ -285,7 +287,8 @@ class MarkerSender:
             ending.marker_written(partition)
         if lost:
             names = {str(p): "no answer" if p not in codes else error_name(codes[p]) for p in sorted(lost)}
-            log.error("the end of the transaction of %r is not marked: %s", ending.transactional_id, names)
+            level = logging.INFO if all(codes.get(p) in FENCED for p in lost) else logging.ERROR
+            log.log(level, "the end of the transaction of %r is not marked: %s", ending.transactional_id, names)
             del self._endings[ending.transactional_id]
             return
         if again:

@@ -396,8 +396,8 @@ def _print_outcomes(outcomes: list[Outcome], left_out: int) -> int:
 async def _dial(recorder: Recorder | None, security: ClientSecurity, host: str, port: int) -> trio.abc.Stream:
     """What is recorded is in the clear."""
     connected = await trio.open_tcp_stream(host, port)
-    ends = connected.socket.getsockname()[:2], connected.socket.getpeername()[:2]
     try:
+        ends = connected.socket.getsockname()[:2], connected.socket.getpeername()[:2]
         stream = await security.secured(connected, host)
     except BaseException:
         await trio.aclose_forcefully(connected)

@@ -50,13 +50,16 @@ STATE = Leadership(
 
 
 class Refusing(MemoryStore):
-    """Counts requests of ``kind``, and refuses one of them, the first being number 0."""
+    """Counts requests of ``kind``, and refuses one of them, the first being number 0, and every write of a path."""
 
     kind = ""
     count = 0
     refused: int | None = None
+    forbidden = ""
 
-    def _refuses(self, kind: str) -> bool:
+    def _refuses(self, kind: str, *ops: Op) -> bool:
+        if any(op.path == self.forbidden for op in ops):
+            return True
         if kind != self.kind:
             return False
         self.count += 1
@@ -65,14 +68,14 @@ class Refusing(MemoryStore):
     async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
         answers: list[OpResult | StoreError] = []
         for op in ops:
-            refused = self._refuses("write")
+            refused = self._refuses("write", op)
             answers += [NoAuth(op.path)] if refused else await super().write([op], fence=fence)
         return answers
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         answers: list[list[OpResult] | MultiFailed] = []
         for ops in groups:
-            refused = self._refuses("write")
+            refused = self._refuses("write", *ops)
             failed = MultiFailed(len(ops) - 1, NoAuth(ops[-1].path))
             answers += [failed] if refused else await super().multi([ops])
         return answers
@@ -119,7 +122,6 @@ WRITES: dict[str, Operation] = {
     "delete": lambda zk: zk.delete(["/brokers/topics/a/partitions/0/state"], FENCE),
     "delete, not fenced": lambda zk: zk.delete(["/brokers/topics/a/partitions/0/state"], UNFENCED),
     "delete_controller": lambda zk: zk.delete_controller(FENCE),
-    "delete_topic_nodes": lambda zk: zk.delete_topic_nodes(["a"], FENCE),
     "set_partition_reassignment": lambda zk: admin_nodes.set_partition_reassignment(zk, {}, FENCE),
     "delete_partition_reassignment": lambda zk: admin_nodes.delete_partition_reassignment(zk, FENCE),
     "delete_preferred_replica_election": lambda zk: admin_nodes.delete_preferred_replica_election(zk, FENCE),
@@ -170,6 +172,24 @@ async def test_each_refusal_is_raised(kind: str, operation: Operation) -> None:
         else:  # there was no request of that number
             assert store.count == number > 0, f"the refusal of request {number} of {store.count} is lost"
             return
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [
+        ("/brokers/topics/a", ["/brokers/topics/a", "/config/topics/a", "/admin/delete_topics/a"]),
+        ("/config/topics/a", ["/config/topics/a", "/admin/delete_topics/a"]),
+        ("/admin/delete_topics/a", ["/admin/delete_topics/a"]),
+    ],
+)
+async def test_topics_are_deleted_as_far_as_allowed(path: str, left: list[str]) -> None:  # rule 10.48
+    zk, store = await cluster()
+    await admin.delete_topic(zk, "a")
+    store.forbidden = path
+    with pytest.raises(NoAuth, match=path):
+        await zk.delete_topic_nodes(["a"], FENCE)
+    paths = ["/brokers/topics/a", "/config/topics/a", "/admin/delete_topics/a"]
+    assert [p for p, stat in zip(paths, await store.exists(paths), strict=True) if stat is not None] == left
 
 
 async def test_states_that_are_refused_are_told_by_partition() -> None:  # rules 1.30, 1.50, 1.51

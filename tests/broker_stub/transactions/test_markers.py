@@ -313,7 +313,10 @@ async def test_a_partition_without_data_of_transactions(code: E, autojump_clock:
         E.MESSAGE_TOO_LARGE, E.RECORD_LIST_TOO_LARGE, E.INVALID_REQUIRED_ACKS, None,
     ],
 )  # fmt: skip
-async def test_a_marker_that_is_given_up(code: E | None, autojump_clock: MockClock) -> None:  # rules T6.8, T6.10
+async def test_a_marker_that_is_given_up(
+    code: E | None, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules T6.8, T6.10
+    caplog.set_level("INFO")
     async with running() as host:
         if code is None:
             host.leaders.forgets = {10}
@@ -323,6 +326,8 @@ async def test_a_marker_that_is_given_up(code: E | None, autojump_clock: MockClo
         host.sender.send(transaction)
         await trio.sleep(5)
         assert (transaction.times_finished, len(host.leaders.requests)) == (0, 1)
+    level = "INFO" if code in (E.INVALID_PRODUCER_EPOCH, E.TRANSACTION_COORDINATOR_FENCED) else "ERROR"
+    assert [record.levelname for record in caplog.records if "is not marked" in record.getMessage()] == [level]
 
 
 @case("TMH-4")
