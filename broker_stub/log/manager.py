@@ -279,7 +279,7 @@ class LogManager:
     def reconfigure(self, config: LogManagerConfig) -> None:
         """Settings that change while the broker runs: the cleaner's (rule B6.22), and when producers and files go."""
         before, self._config = self._config, config
-        if _of_cleaner(before) != _of_cleaner(config):
+        if before.of_cleaner != config.of_cleaner:
             self._cleaner_changed.set()
         self._cleaner.resize(config.log_cleaner_dedupe_buffer_size)
         for directory in self.directories:
@@ -444,19 +444,6 @@ def _as_async(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
         await trio.lowlevel.checkpoint()
 
     return run
-
-
-def _of_cleaner(config: LogManagerConfig) -> tuple[float, ...]:
-    """What may change while the broker runs."""
-    return (
-        config.log_cleaner_backoff_ms,
-        config.log_cleaner_dedupe_buffer_size,
-        config.log_cleaner_io_buffer_load_factor,
-        config.log_cleaner_io_buffer_size,
-        config.log_cleaner_io_max_bytes_per_second,
-        config.log_cleaner_threads,
-        config.message_max_bytes,
-    )
 
 
 async def _every(interval: float, initial: float, task: Callable[[], Awaitable[None]]) -> None:

@@ -53,3 +53,16 @@ class LogManagerConfig:
             producer_id_expiration_ms=read.integer("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms=read.integer("producer.id.expiration.check.interval.ms"),
         )
+
+    @property
+    def of_cleaner(self) -> tuple[float, ...]:
+        """What may change while the broker runs; Kafka's cleaner then starts anew (rule B6.22)."""
+        return (
+            self.log_cleaner_backoff_ms,
+            self.log_cleaner_dedupe_buffer_size,
+            self.log_cleaner_io_buffer_load_factor,
+            self.log_cleaner_io_buffer_size,
+            self.log_cleaner_io_max_bytes_per_second,
+            self.log_cleaner_threads,
+            self.message_max_bytes,
+        )
