@@ -296,10 +296,13 @@ class DataPlane:
         keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
         if session is not None:
             keys.append(session.session_id)
-        self.wait(operation, keys, changes)
+        if all(read.is_idle(of.offset) for of, read in zip(fetches, reads, strict=True)):
+            self.wait(operation, keys, changes)
+        else:  # it may be at the end of a segment, or beyond the high watermark
+            self.fetch_purgatory.try_complete_or_watch(operation, keys)
 
     def wait(self, operation: DelayedFetch, keys: Sequence[TopicPartition | int], changes: int) -> None:
-        """Let a fetch wait that had nothing to read after so many changes."""
+        """Let a fetch wait whose partitions were all idle after so many changes."""
         if changes == self.changes:
             self.fetch_purgatory.watch(operation, keys)
         else:  # what a follower has may let others write

@@ -288,6 +288,31 @@ async def test_a_fetch_waits_for_records(autojump_clock: MockClock) -> None:
 
 @kafka("FRT-6")
 @kafka("FRT-7")
+async def test_a_fetch_beyond_the_high_watermark_is_answered_at_once(autojump_clock: MockClock) -> None:  # rule B2.19
+    async with a_node() as node:
+        await node.lead(isr=(1, 2))
+        await node.produce(batch(b"a", b"b"))
+        for offset, waits in ((0, True), (1, False), (2, False)):
+            begin = trio.current_time()
+            answer = await node.fetch(offset, max_wait_ms=1000)
+            assert (answer.error_code, answer.high_watermark, answer.records) == (0, 0, b"")
+            assert (trio.current_time() - begin >= 1) is waits
+
+
+async def test_the_rest_of_an_older_segment_is_answered_at_once(autojump_clock: MockClock) -> None:  # rule B2.19
+    """However many bytes the fetch would wait for."""
+    async with a_node({"segment.bytes": "100"}) as node:
+        await node.lead(replicas=(1,))
+        await node.produce(batch(b"a"))
+        await node.produce(batch(b"b"))
+        for offset, waits in ((0, False), (1, True)):
+            begin = trio.current_time()
+            answer = await node.fetch(offset, max_wait_ms=1000, min_bytes=10_000)
+            (found,) = wire.read_records(answer.records or b"").batches
+            assert found.base_offset == offset
+            assert (trio.current_time() - begin >= 1) is waits
+
+
 async def test_current_epoch_validation() -> None:
     """Rule B4.8."""
     async with a_node() as node:
