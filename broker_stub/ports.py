@@ -240,7 +240,7 @@ class AdminPort(Protocol):
         """Those of all entities of ``kind``, by name; without those of users' clients."""
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
-        """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
+        """Replace the configuration and notify every broker (rules 1.35, 1.54). Raises Refused."""
 
     async def client_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
         """All of a kind: ``kind`` is "users", "clients" or "ips". Names are as in paths, "u/clients/c" among users."""

@@ -68,6 +68,8 @@ async def respond(
         try:
             await services.admin.change_config("users", _name(user), config | _upserted(of_user[user]))
             results[user] = AlterUserScramCredentialsResult(user=user)
+        except ApiException as e:
+            results[user] = _result(user, e.code, str(e))
         except Exception as e:
             log.exception("the credentials of user %s could not be changed", user)
             results[user] = _result(user, error_code(e))

@@ -7,13 +7,15 @@ response.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 import trio
 
+from kce.broker_stub.errors import Refused
 from kce.pauses import Paced
 from kce.wire import (
     CreatableTopic,
@@ -27,6 +29,7 @@ from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import admin, client_configs, topic_plans
 from kce.zookeeper.assignment import RackAwareMode
+from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import TopicAssignment
 from kce.zookeeper.topic_plans import AdminError
@@ -222,7 +225,8 @@ class ZkAdminManager:
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
-        await self._zk.change_config(kind, name, config)
+        with _while_there_is_a_controller():
+            await self._zk.change_config(kind, name, config)
 
     async def client_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
         """Those in ``/config/<kind>``."""
@@ -230,7 +234,8 @@ class ZkAdminManager:
 
     async def change_client_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration, or delete its node, and notify every broker (rule B8.15)."""
-        await client_configs.change(self._zk, kind, name, config)
+        with _while_there_is_a_controller():
+            await client_configs.change(self._zk, kind, name, config)
 
     async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:
         """Rule G7.29. Raises ValueError for one that is no number."""
@@ -240,6 +245,15 @@ class ZkAdminManager:
     async def put_consumer_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
         """Rule G7.16."""
         await self._zk.set_or_create(consumer_offset_path(group, partition), str(offset).encode())
+
+
+@contextmanager
+def _while_there_is_a_controller() -> Iterator[None]:
+    """Rule 1.54. Raises Refused."""
+    try:
+        yield
+    except ControllerMoved as e:
+        raise Refused(ErrorCode.STALE_CONTROLLER_EPOCH, str(e)) from None
 
 
 def _refused(topic: str, error: AdminError) -> CreatableTopicResult:

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from kce import wire
+from kce.broker_stub.errors import Refused
 from kce.broker_stub.security.scram import ScramCredential, ScramMechanism
 from kce.wire import ErrorCode as E
 from tests.broker_stub.support import Node
@@ -278,6 +279,18 @@ async def test_an_empty_salted_password_fails_every_user(node: Node, store: Stor
     # of a user that fails anyway
     only = wire.AlterUserScramCredentialsRequest(deletions=(delete("a"), delete("b")), upsertions=(empty,))
     assert [result.error_code for result in (await node.ask(only, 0)).results] == [E.DUPLICATE_RESOURCE, E.NONE]
+
+
+async def test_without_a_controller_nothing_is_changed(
+    node: Node, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 1.54
+    async def refuse(kind: str, name: str, config: Mapping[str, str]) -> None:
+        raise Refused(E.STALE_CONTROLLER_EPOCH, "nobody")
+
+    monkeypatch.setattr(store, "change_config", refuse)
+    answer = await node.ask(wire.AlterUserScramCredentialsRequest(upsertions=(put("new"),)), 0)
+    assert [(r.error_code, r.error_message) for r in answer.results] == [(E.STALE_CONTROLLER_EPOCH, "nobody")]
+    assert caplog.messages == []
 
 
 async def test_another_broker_changes_no_credentials(nursery: trio.Nursery, store: Store) -> None:

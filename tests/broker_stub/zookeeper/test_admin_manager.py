@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from kce.broker_stub.errors import Refused
 from kce.broker_stub.zookeeper import admin_manager
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.wire import (
@@ -23,7 +24,6 @@ from kce.wire import (
 from kce.wire.metadata_version import LATEST, MetadataVersion
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import cluster_nodes, znodes
-from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, RegisteredBroker, ReplicaAssignment
 from kce.zookeeper.store import Create, MultiFailed, Op, OpResult, SetData
@@ -358,8 +358,12 @@ async def test_a_topic_is_marked_for_deletion() -> None:  # rule 10.36
 
 async def test_configurations_change_only_with_an_active_controller() -> None:  # rules 1.35, 1.54
     w = await World().start()
-    with pytest.raises(ControllerMoved):
+    with pytest.raises(Refused) as refused:
         await w.admin.change_config("topics", "t", {"a": "1"})
+    assert refused.value.code == ErrorCode.STALE_CONTROLLER_EPOCH
+    with pytest.raises(Refused) as refused:
+        await w.admin.change_client_config("users", "u", {"a": "1"})
+    assert refused.value.code == ErrorCode.STALE_CONTROLLER_EPOCH
     await w.store.write([Create(znodes.CONTROLLER, znodes.encode_controller(BrokerId(1), 0))])
     for value in ("1", "2"):
         await w.admin.change_config("topics", "t", {"a": value})
@@ -372,7 +376,7 @@ async def test_configurations_change_only_with_an_active_controller() -> None:  
         cluster_nodes.encode_config_change("brokers", "<default>"),
     ]
     await w.store.write([SetData(znodes.CONTROLLER, b'{"version":2,"brokerid":9,"kraftControllerEpoch":3}')])
-    with pytest.raises(ControllerMoved, match="KRaft"):
+    with pytest.raises(Refused, match="KRaft"):
         await w.admin.change_config("topics", "t", {"a": "3"})
     assert await w.admin.config("topics", "t") == {"a": "2"}
 
@@ -390,7 +394,7 @@ async def test_a_controller_that_moves_during_a_change(
         return await real(groups)
 
     monkeypatch.setattr(w.store, "multi", late)
-    with pytest.raises(ControllerMoved, match="changed"):
+    with pytest.raises(Refused, match="changed"):
         await w.admin.change_config("topics", "t", {"a": "2"})
     assert await w.admin.config("topics", "t") == {"a": "1"}
 
