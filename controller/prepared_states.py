@@ -19,6 +19,9 @@ from kce.zookeeper.znodes import partition_state_path
 #: with more partitions to create, another round trip does not matter
 MOST: Final = 100
 
+#: a partition of the topic with this id: several clients may create a topic of that name at a time, and one succeeds
+Prepared = tuple[UUID | None, TopicPartition]
+
 #: the state of a new partition with these replicas; None if none of them is alive
 Choose = Callable[[TopicPartition, Iterable[BrokerId]], Leadership | None]
 
@@ -28,7 +31,7 @@ class PreparedStates:
 
     def __init__(self, zk: KafkaZkClient) -> None:
         self._zk = zk
-        self._creations: dict[TopicPartition, Creation] = {}
+        self._creations: dict[Prepared, Creation] = {}
 
     def prepare(self, creation: Creation, choose: Choose, expected: EpochZkVersion) -> None:
         """Add a state for every partition of ``creation``, or none."""
@@ -44,27 +47,25 @@ class PreparedStates:
                     return
                 chosen[tp] = state
         creation.states, creation.expected = states, expected
-        for chosen in states.values():
-            self._creations.update(dict.fromkeys(chosen, creation))
+        for topic, chosen in states.items():
+            topic_id = creation.topics[topic].topic_id
+            self._creations.update(((topic_id, tp), creation) for tp in chosen)
 
     async def create(
         self, states: Mapping[TopicPartition, Leadership], topic_ids: Mapping[str, UUID], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
         """``create_partition_states`` of those that are not written as they are to be. Raises StoreError."""
-        prepared = {}
-        for tp in states.keys() & self._creations.keys():
-            creation = self._creations[tp]
-            if creation.topics[tp.topic].topic_id == topic_ids.get(tp.topic):
-                prepared[tp] = creation.states[tp.topic][tp]
+        creations = {tp: creation for tp in states if (creation := self._creations.get((topic_ids.get(tp.topic), tp)))}
+        prepared = {tp: creation.states[tp.topic][tp] for tp, creation in creations.items()}
         created: dict[TopicPartition, StoreError | None] = {
-            tp: None for tp, state in prepared.items() if state == states[tp] and self._creations[tp].is_written
+            tp: None for tp, state in prepared.items() if state == states[tp] and creations[tp].is_written
         }
         if rest := {tp: state for tp, state in states.items() if tp not in created}:
             created |= await create_partition_states(self._zk, rest, expected)
             if replaced := await self._only_prepared(prepared, created):
                 await self._zk.delete(list(map(partition_state_path, replaced)), expected)
                 created |= await create_partition_states(self._zk, {tp: states[tp] for tp in replaced}, expected)
-        self.forget(tp for tp, error in created.items() if error is None)
+        self.forget([(topic_ids.get(tp.topic), tp) for tp, error in created.items() if error is None])
         return created
 
     async def _only_prepared(
@@ -75,13 +76,13 @@ class PreparedStates:
         found = await self._zk.get_partition_states(exist) if exist else {}
         return [tp for tp, state in found.items() if state == prepared[tp]]
 
-    def ended(self) -> Collection[TopicPartition]:
+    def ended(self) -> Collection[Prepared]:
         """Those whose topics were written, or were not: later reads have them, or they never will."""
-        return [tp for tp, creation in self._creations.items() if creation.ended.is_set()]
+        return [prepared for prepared, creation in self._creations.items() if creation.ended.is_set()]
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        for tp in partitions:
-            self._creations.pop(tp, None)
+    def forget(self, some: Iterable[Prepared]) -> None:
+        for prepared in some:
+            self._creations.pop(prepared, None)
 
     def clear(self) -> None:
         self._creations.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Collection, Iterable, Sequence, Set
+from uuid import UUID
 
 from kce.controller.events import PartitionsModified, TopicsChanged
 from kce.controller.leader_selection import Strategy
@@ -81,7 +82,12 @@ class Topics(CreationHandler):
             if new := _valid(written.keys() - self._context.topics):
                 await self._add({topic: written[topic] for topic in sorted(new)})
             await self._compare(await ahead.read())
-        prepared.forget(tp for tp in ended if self._context.partition_state(tp) is not PartitionState.NEW)
+        prepared.forget(one for one in ended if not self._waits(*one))
+
+    def _waits(self, topic_id: UUID | None, tp: TopicPartition) -> bool:
+        """Whether the partition waits for a live replica."""
+        is_new = self._context.partition_state(tp) is PartitionState.NEW
+        return is_new and self._context.topic_ids.get(tp.topic) == topic_id
 
     async def _compare(self, read: TopicsRead | None = None) -> None:
         zk = self._runtime.zk

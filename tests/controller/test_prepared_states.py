@@ -185,6 +185,26 @@ async def test_what_is_in_the_way(writes: Writes) -> None:
     assert writes.prepared == 0
 
 
+async def test_two_clients_create_a_topic_at_a_time(writes: Writes) -> None:
+    """What was prepared for the one that comes too late does not hide what was written for the other."""
+    w = writes.w
+
+    async def second() -> None:
+        topic = NewTopic("t", {0: (3, 2)}, {}, w.new_uuid())
+        assert list(await admin.write_topics(writes.node.zk, [topic])) == ["t"]
+
+    async def dies() -> None:
+        await w.stop_broker(2)
+        await w.settle()
+
+    writes.before, writes.after = dies, second
+    assert await writes.create({0: (2, 3)}) == {}
+    assert writes.controller.context.partition_state(T0) is PartitionState.ONLINE
+    assert await w.state("t") == (3, 0, (3,))
+    await writes.create({0: (3,)}, "other")
+    assert writes.prepared == 0
+
+
 async def test_those_of_a_write_that_is_under_way_are_kept(writes: Writes) -> None:
     prepared = writes.controller._runtime.partitions.prepared
 
@@ -196,7 +216,7 @@ async def test_those_of_a_write_that_is_under_way_are_kept(writes: Writes) -> No
     creation = Creation({"u": TopicAssignment("u", writes.w.new_uuid(), {0: ReplicaAssignment((BrokerId(2),))})})
     writes.node.zk.creation_handler.prepare(creation)
     creation.ended.set()
-    assert list(prepared.ended()) == [TopicPartition("u", 0)]
+    assert list(prepared.ended()) == [(creation.topics["u"].topic_id, TopicPartition("u", 0))]
 
 
 async def test_a_state_of_somebody_else_stays(writes: Writes) -> None:  # rule 6.8
