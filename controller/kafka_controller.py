@@ -193,10 +193,11 @@ class KafkaController(ControllerContender):
     async def _process(self, event: ev.ControllerEvent) -> None:
         """ControllerMoved may end the role; any other failure ends only the event (rule 2.18)."""
         try:
-            await self._dispatch(event)
-        except ControllerMoved as e:
-            log.info("%s while processing %s", e, event.name)
-            await self._elector.moved()
+            try:
+                await self._dispatch(event)
+            except ControllerMoved as e:
+                log.info("%s while processing %s", e, event.name)
+                await self._elector.moved()
         except BrokenBatch:
             await self._elector.force_move()
             raise

@@ -15,11 +15,22 @@ from trio.testing import MockClock
 from kce.controller.events import ControllerDeleted
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
-from kce.zookeeper.client import UNFENCED
+from kce.zookeeper.client import UNFENCED, ChangeHandler
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, TopicPartition
-from kce.zookeeper.store import Check, Create, Delete, MultiFailed, Op, OpResult, SetData, StoreError, value
+from kce.zookeeper.store import (
+    Check,
+    Create,
+    Delete,
+    MultiFailed,
+    Op,
+    OpResult,
+    SessionExpired,
+    SetData,
+    StoreError,
+    value,
+)
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from tests.controller import requests
 from tests.controller.conformance.cluster import event_thread_blocked
@@ -143,6 +154,28 @@ class LosesAnswers(MemoryStore):
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         await super().multi(groups)
         return await super().multi(groups)
+
+
+async def test_a_fenced_controller_whose_session_ends(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 2.17, 2.30
+    """It ends while the controller looks whether it is one still: that is no failure of the event."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        node = w.nodes[1]
+        real = node.zk.register_and_check
+
+        async def ends(path: str, handler: ChangeHandler) -> bool:
+            monkeypatch.setattr(node.zk, "register_and_check", real)
+            w.server.expire(node.store)
+            raise SessionExpired("the session has ended")
+
+        monkeypatch.setattr(node.zk, "register_and_check", ends)
+        await w.store.write([SetData("/controller_epoch", b"7")])
+        await w.create_topic("t", {0: [2]})
+        assert controller.loop.failures == {}
+        assert (controller.is_active, controller.context.epoch) == (True, 8)
+        assert await w.state("t") == (2, 0, (2,))
 
 
 async def test_a_lost_answer_to_the_claim_is_a_won_election() -> None:  # rule 2.10
