@@ -66,7 +66,8 @@ class Rule(Selection):
     controller_epoch        controller epoch in the message: a number, or "older", "equal" or "newer" than the newest
                             one seen
     broker_epoch            broker epoch in the message, likewise; compared with the newest one seen by that broker
-    topic                   a topic that the message names
+    topic                   a topic that the message names, or whose topic id it has; of a fetch session, requests name
+                            only partitions that are new or have moved on
     partition               a partition that the message names; with `topic`, a partition of it
     where                   a function of the decoded message that says whether it matches
 
@@ -89,7 +90,8 @@ class Rule(Selection):
     error                   answer the request with this error, such as NOT_CONTROLLER; the other end never sees it.
                             Where brokers have no error response, as for Produce with acks=0, break the connection.
                             With `topic` or `partition`, only those get the error: the other end sees the request
-                            without them, and what it answers goes back with the errors
+                            without them, and what it answers goes back with the errors; where a response has only one
+                            error for all, as of UpdateMetadata, the whole request gets it
     change                  replace fields of the message: {"controller_epoch": 1}, or a function of the message
     truncate                forward only so many bytes, as a whole frame
     corrupt                 change so many random bytes after the header
@@ -215,7 +217,7 @@ class Rule(Selection):
         return (
             self._epoch_matches(self.controller_epoch, getattr(message, "controller_epoch", None), CONTROLLER)
             and self._epoch_matches(self.broker_epoch, getattr(message, "broker_epoch", None), str(event.destination))
-            and ((self.topic is None and self.partition is None) or any(named_parts.named(message, self._names)))
+            and ((self.topic is None and self.partition is None) or any(named_parts.named(message, self._names(event))))
             and (self.where is None or self.where(message))
         )
 
@@ -237,12 +239,8 @@ class Rule(Selection):
         self.newest[whose] = max(newest, epoch)
         return wanted == ("older" if epoch < newest else "newer" if epoch > newest else "equal")
 
-    def _names(self, topic: str | None, partition: int | None) -> bool:
-        return (
-            (self.topic is None or topic == self.topic)
-            and (self.partition is None or partition == self.partition)
-            and (self.partition is not None or topic is not None)
-        )
+    def _names(self, event: FrameEvent) -> named_parts.Names:
+        return named_parts.Names(self.topic, self.partition, event.topic_name)
 
     async def apply(self, event: FrameEvent, passage: Passage) -> None:
         self.matched += 1
@@ -309,41 +307,38 @@ class Rule(Selection):
 
     def _refuse(self, event: FrameEvent, passage: Passage, error: ErrorCode) -> None:
         """Answer the request, or only what it names; the rest of it is forwarded, and its response completed."""
-        rest = None
+        rest: Any = None
+        refused: Any = None
         try:
             if passage.frames:  # of what earlier rules have made of it
                 event = dataclasses.replace(event, frame=passage.frames[0])
             message: Any = event.message()
-            if self.topic is not None or self.partition is not None:
-                rest = named_parts.without(message, self._names)
-            refused = self._error_response(event, message, error)
+            handler = _HANDLERS.get(event.header.api_key)
+            context = RequestContext(event.header, None)  # type: ignore[arg-type]  # only the header is needed
+            refused = None if handler is None else handler.error_response(message, context, error)
+            if handler is not None and refused is not None and (self.topic is not None or self.partition is not None):
+                fine: Any = handler.error_response(message, context, ErrorCode.NONE)
+                names = self._names(event)
+                part = named_parts.refusal(message, fine, names, error, event.header.api_version)
+                if part is not None:
+                    rest, refused = named_parts.without(message, names), part
         except wire.DecodeError:
-            refused = None
+            pass
         if refused is None:  # as a broker does, where an error cannot be told
             passage.ending, passage.cut = CLOSE, 0
         elif rest is None:
             for complete in passage.completions:
                 refused = complete(refused)
+            passage.completions.clear()
             header = event.header
             passage.reply = wire.encode_response(
                 refused, api_version=header.api_version, correlation_id=header.correlation_id
             )
         else:
             passage.frames[:] = [event.encode(rest)]
-            passage.completions.append(lambda response: named_parts.merged(response, refused))
+            passage.completions.append(lambda response: _completed(response, refused))
             return
         passage.frames.clear()
-
-    def _error_response(self, event: FrameEvent, message: wire.Message, error: ErrorCode) -> Any:
-        """For the whole message, or only for what it names. None where there is none, as for Produce with acks=0."""
-        handler = _HANDLERS.get(event.header.api_key)
-        context = RequestContext(event.header, None)  # type: ignore[arg-type]  # error responses need only the header
-        if handler is None:
-            return None
-        if self.topic is None and self.partition is None:
-            return handler.error_response(message, context, error)
-        response = handler.error_response(message, context, ErrorCode.NONE)
-        return response and named_parts.only(response, self._names, error)
 
     # as JSON, for nodes in processes of their own and for `kce fault`
 
@@ -378,6 +373,13 @@ class Rule(Selection):
             return cls(**values)
         except TypeError as e:
             raise HarnessError(f"a rule has no such values: {values} ({e})") from None
+
+
+def _completed(response: Any, refused: Any) -> Any:
+    response = named_parts.merged(response, refused)
+    if isinstance(response, wire.FetchResponse):  # the broker's session lacks partitions: the client begins a new one
+        response = dataclasses.replace(response, session_id=0)
+    return response
 
 
 def _no_such_fields(change: Mapping[str, Any], cls: Any) -> HarnessError:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import base64
 import enum
+import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol
@@ -47,6 +48,8 @@ class FrameEvent:
     is_request: bool
     header: wire.Header
     frame: bytes
+    #: the name of a topic by its id, None if it is not known
+    topic_name: Callable[[uuid.UUID], str | None] = field(default=lambda topic_id: None, compare=False, repr=False)
 
     @property
     def api(self) -> str:
@@ -205,6 +208,8 @@ class Links:
         self.on_subscribers: Callable[[bool], None] = lambda any_left: None
         #: node ids by the local address of the connections that they dialled in this process
         self.dialled: dict[Address, int] = {}
+        #: topics by their ids, of each node that knows them: messages may name only ids
+        self.topic_names: dict[int, Callable[[], Mapping[uuid.UUID, str]]] = {}
         self._rules: list[Interceptor] = []
         self._listeners: list[Callable[[FrameEvent], None]] = []
 
@@ -257,6 +262,11 @@ class Links:
             self._changed()
             if not self._listeners:
                 self.on_subscribers(False)
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic, None if no node knows it."""
+        found = (names().get(topic_id) for names in self.topic_names.values())
+        return next((name for name in found if name is not None), None)
 
     def publish(self, event: FrameEvent) -> None:
         for callback in self._listeners:

@@ -1,116 +1,189 @@
 """The parts of a message that name a topic or a partition: with them, without them, and put together again.
 
-A part is a structure of any message of Kafka's. A topic that it names also holds for the parts inside it.
+A part is a structure of any message of Kafka's, or the plain number of a partition or name of a topic in a list of
+them. A topic that it names also holds for the parts inside it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kce.wire import ErrorCode
+from kce.wire.registry import message_class
+from kce.wire.schema import Field
 
-#: names of fields, in the messages of all APIs
-_TOPIC_FIELDS: Final = ("topic_name", "topic", "name")
-_PARTITION_FIELDS: Final = ("partition_index", "partition", "index")
+#: by the field that says it, in the messages of all APIs: what a part is about
+_KINDS: Final = {
+    **dict.fromkeys(("topic_name", "topic", "name"), "topic"),
+    "topic_id": "topic_id",
+    **dict.fromkeys(("partition_index", "partition", "index", "partition_id"), "partition"),
+    **{name: name for name in ("group_id", "transactional_id", "producer_id")},
+}
+#: fields with plain numbers and names
+_PARTITIONS: Final = ("partitions", "partition_indexes")
+_TOPICS: Final = ("topic_names",)
+_ERRORS: Final = ("error_code", "partition_error_code")
 
-#: whether a part with this topic and this partition is meant
-Names = Callable[[str | None, int | None], bool]
+About = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Selects parts: those with this topic, with this partition, or with both. ``topic_name``: the name by a topic id,
+    None if it is not known."""
+
+    topic: str | None = None
+    partition: int | None = None
+    topic_name: Callable[[uuid.UUID], str | None] = lambda topic_id: None
+
+    def select(self, about: About) -> bool:
+        topic, partition = about.get("topic"), about.get("partition")
+        return (
+            (self.topic is None or topic == self.topic)
+            and (self.partition is None or partition == self.partition)
+            and (self.partition is not None or topic is not None)
+        )
+
+    def about(self, part: Any, outer: About) -> About:
+        """What a part is about; ``outer`` is that of the part around it."""
+        if isinstance(part, (str, int)):
+            return {**outer, "topic" if isinstance(part, str) else "partition": part}
+        about = dict(outer)
+        for f in dataclasses.fields(part):
+            kind, value = _KINDS.get(f.name), getattr(part, f.name)
+            if kind is not None and value is not None and (kind != "topic" or value):
+                about[kind] = value
+        if "topic" not in about and "topic_id" in about and (name := self.topic_name(about["topic_id"])) is not None:
+            about["topic"] = name
+        return about
 
 
 def named(message: Any, names: Names) -> Iterator[Any]:
     """Every part that ``names`` selects, and those inside it that it selects, too."""
-    return (part for part, topic, partition in _walk(message, None) if names(topic, partition))
+    return (part for part, about in _walk(message, names, {}) if names.select(about))
 
 
 def without(message: Any, names: Names) -> Any | None:
     """The message without the parts that ``names`` selects; None if no other part names a topic or a partition."""
-    rest = _filtered(message, names, None, keep=False)
-    is_left = any(topic is not None or partition is not None for _, topic, partition in _walk(rest, None))
+    rest = _filtered(message, names, {}, keep=False)
+    is_left = any(
+        "topic" in about or "topic_id" in about or "partition" in about for _, about in _walk(rest, names, {})
+    )
     return rest if is_left else None
 
 
-def only(response: Any, names: Names, error: ErrorCode) -> Any:
-    """The response with only the parts that ``names`` selects, which get the error."""
-    for part in tuple(named(response, names)):
-        if hasattr(part, "error_code"):
-            response = _replaced(response, part, dataclasses.replace(part, error_code=error))
-    return _filtered(response, names, None, keep=True)
+def refusal(request: Any, answer: Any, names: Names, error: ErrorCode, version: int) -> Any | None:
+    """The response with an error for each part of a request that ``names`` selects, and with no others.
+
+    ``answer`` is a broker's error response to the request: its parts are taken, if it has them. None where no response
+    of this version has errors of such parts.
+    """
+    selected = [(part, about) for part, about in _walk(request, names, {}) if names.select(about)]
+    leaves = [about for part, about in selected if not any(True for _ in _lists(part))]
+    cls: Any = message_class(request.__api_key__, "response")
+    built = _built(cls, leaves, frozenset(), error, version)
+    if built is None or (names.partition is not None and not any(named(built, Names(partition=names.partition)))):
+        return None
+    lists = {name: getattr(built, name) for name, _ in _lists(built)}
+    kept = _with_error(_filtered(answer, names, {}, keep=True), error)
+    return merged(dataclasses.replace(answer, **lists), kept)
 
 
 def merged(response: Any, more: Any) -> Any:
-    """The response with the parts of another one of its class, each inside the part that names the same topic."""
+    """The response with the parts of another one of its class: inside, or in place of, those about the same."""
     changes = {}
     for name, parts in _lists(more):
         together = list(getattr(response, name))
+        at = {_same(part): i for i, part in enumerate(together)}
         for part in parts:
-            topic = _topic(part)
-            at = next((i for i, other in enumerate(together) if topic is not None and _topic(other) == topic), None)
-            if at is None:
+            i = at.get(_same(part)) if _same(part) else None
+            if i is None:
                 together.append(part)
             else:
-                together[at] = merged(together[at], part)
+                together[i] = merged(together[i], part) if any(True for _ in _lists(part)) else part
         changes[name] = tuple(together)
     return dataclasses.replace(response, **changes)
 
 
-def _filtered(part: Any, names: Names, topic: str | None, *, keep: bool) -> Any:
+def _same(part: Any) -> tuple[Any, ...]:
+    return tuple(getattr(part, f.name) for f in dataclasses.fields(part) if f.name in _KINDS)
+
+
+def _filtered(part: Any, names: Names, about: About, *, keep: bool) -> Any:
     """With only the parts that are selected, or without them. Parts of which nothing is left go, too."""
     changes = {}
     for name, inner in _lists(part):
+        if name == "forgotten_topics_data":
+            continue  # of a fetch session; it has no answer
         left = []
         for one in inner:
-            of = _topic(one) or topic
-            if names(of, _partition(one)):
+            of = names.about(one, about)
+            if names.select(of):
                 if keep:
                     left.append(one)
                 continue
-            rest = _filtered(one, names, of, keep=keep)
+            rest = one if isinstance(one, (str, int)) else _filtered(one, names, of, keep=keep)
             if keep and rest is one:
                 continue  # it has nothing inside
-            if rest is one or any(parts for _, parts in _lists(rest)):
+            if rest is one or any(True for _ in _lists(rest)):
                 left.append(rest)
         changes[name] = tuple(left)
     return dataclasses.replace(part, **changes) if changes else part
 
 
-def _walk(part: Any, topic: str | None) -> Iterator[tuple[Any, str | None, int | None]]:
-    """Every part of a message, with the topic and the partition that it names."""
-    topic = _topic(part) or topic
-    yield part, topic, _partition(part)
+def _walk(part: Any, names: Names, outer: About) -> Iterator[tuple[Any, About]]:
+    """Every part of a message, with what it is about."""
+    about = names.about(part, outer)
+    yield part, about
     for _, inner in _lists(part):
         for one in inner:
-            yield from _walk(one, topic)
+            yield from _walk(one, names, about)
 
 
 def _lists(part: Any) -> Iterator[tuple[str, Sequence[Any]]]:
     """The fields that have parts, of which there is at least one."""
+    if isinstance(part, (str, int)):
+        return
     for f in dataclasses.fields(part):
         value = getattr(part, f.name)
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__getitem__"):
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__getitem__") or not len(value):
             continue
-        if len(value) and dataclasses.is_dataclass(value[0]):
+        if dataclasses.is_dataclass(value[0]) or f.name in (*_PARTITIONS, *_TOPICS):
             yield f.name, value
 
 
-def _topic(part: Any) -> str | None:
-    found = (getattr(part, name, None) for name in _TOPIC_FIELDS)
-    return next((value for value in found if isinstance(value, str)), None)
+def _built(cls: Any, leaves: list[About], used: frozenset[str], error: ErrorCode, version: int) -> Any | None:
+    """A response, or a part of one, about ``leaves``; None if its class has no error for them."""
+    fields: list[Field] = [f for f in cls.__fields__ if version in f.versions]
+    kinds = {kind: f.name for f in fields if used and (kind := _KINDS.get(f.name))}
+    values = {name: leaves[0][kind] for kind, name in kinds.items() if kind in leaves[0]}
+    inner: dict[str, Any] = {}
+    for f in fields:
+        element: Any = f.type
+        if not f.array or not hasattr(element, "__fields__"):
+            continue
+        keys = {kind for g in element.__fields__ if version in g.versions and (kind := _KINDS.get(g.name))}
+        groups: dict[tuple[Any, ...], list[About]] = {}
+        if keys - used:
+            for about in leaves:
+                if all(kind in about for kind in keys - used - {"topic_id"}):
+                    groups.setdefault(tuple(about.get(kind) for kind in sorted(keys)), []).append(about)
+        parts = [_built(element, group, used | keys | {"part"}, error, version) for group in groups.values()]
+        if found := tuple(part for part in parts if part is not None):
+            inner[f.name] = found
+    if inner:
+        return cls(**values, **inner)
+    codes = dict.fromkeys((f.name for f in fields if f.name in _ERRORS), error)
+    return cls(**values, **codes) if used and codes and kinds.keys() & {"topic", "topic_id", "partition"} else None
 
 
-def _partition(part: Any) -> int | None:
-    found = (getattr(part, name, None) for name in _PARTITION_FIELDS)
-    return next((value for value in found if isinstance(value, int)), None)
-
-
-def _replaced(message: Any, old: Any, new: Any) -> Any:
-    """The message with one part replaced."""
-    if message is old:
-        return new
-    changes = {}
-    for name, inner in _lists(message):
-        replaced = tuple(_replaced(one, old, new) for one in inner)
-        if any(a is not b for a, b in zip(replaced, inner, strict=True)):
-            changes[name] = replaced
-    return dataclasses.replace(message, **changes) if changes else message
+def _with_error(part: Any, error: ErrorCode) -> Any:
+    """With the error in the innermost parts."""
+    changes: dict[str, Any] = {name: tuple(_with_error(one, error) for one in inner) for name, inner in _lists(part)}
+    if not changes:
+        changes = {f.name: error for f in dataclasses.fields(part) if f.name in _ERRORS}
+    return dataclasses.replace(part, **changes)

@@ -258,6 +258,7 @@ class Node:
                 tls=self._tls,
                 endpoints_changed=self._endpoints_changed,
             )
+            self.links.links.topic_names[self.id] = lambda: self.broker.metadata_cache.snapshot.topic_names
             self.log_dirs.on_failed = self.broker.log_directory_failed
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)

@@ -18,8 +18,8 @@ from kce.harness.links import CLOSE, Ending, FrameEvent, Links, Passage
 
 log = logging.getLogger(__name__)
 
-#: requests of a connection whose responses are awaited; nodes here have one at a time
-_MAX_UNANSWERED = 64
+#: requests of a connection whose responses are awaited; librdkafka may have any number
+_MAX_UNANSWERED = 10_000
 Completions = Sequence[Callable[[Any], wire.Message]]
 #: client ids of nodes: of a controller and of who asks it, of a fetcher
 _NODE = re.compile(r"(\d{1,9})|broker-(\d{1,9})-fetcher-\d+", re.ASCII)
@@ -209,7 +209,9 @@ class ObservedLink:
             header = answered
         ours, theirs = self._node_id, self._peer
         source, destination = (theirs, ours) if incoming else (ours, theirs)
-        return FrameEvent(self._now_ns(), source, destination, self._listener, is_request, header, frame)
+        return FrameEvent(
+            self._now_ns(), source, destination, self._listener, is_request, header, frame, self._links.topic_name
+        )
 
     def _identify(self, header: wire.Header) -> int | None:
         """The dialling node: exact within a process, otherwise inferred from the client id of a node."""

@@ -16,6 +16,7 @@ on that listener's addresses. Its listeners are plaintext; its connections to br
 from __future__ import annotations
 
 import logging
+import uuid
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
@@ -85,6 +86,9 @@ class Proxy:
         self._record = record
         self._recorder: Recorder | None = None
         self.links = Links([UNKNOWN_BROKER])
+        #: of the topics in Metadata that has passed
+        self._topic_names: dict[uuid.UUID, str] = {}
+        self.links.topic_names[UNKNOWN_BROKER] = lambda: self._topic_names
         self.history = History(self.links, is_kept=history)
         self._fronts: dict[Address, _Front] = {}
         self._stack = AsyncExitStack()
@@ -202,6 +206,10 @@ class Proxy:
         except wire.DecodeError as e:
             log.warning("a response to %s is passed on as it is: %s", wire.api(header.api_key).name, e)
             return frame
+        if isinstance(response, wire.MetadataResponse):
+            self._topic_names |= {
+                topic.topic_id: topic.name for topic in response.topics if topic.name and topic.topic_id.int
+            }
         ours = {}
         for broker, theirs in addresses.brokers(header.api_key, response):
             ours[theirs] = (await self._front(theirs, broker)).address

@@ -207,6 +207,24 @@ async def test_only_what_a_rule_names_gets_its_error() -> None:
         assert await produced(p, t0, t1, u0) == ([t1], [fine[1], unknown, refused[2]])
 
 
+async def test_each_of_many_pipelined_requests_is_completed() -> None:
+    """librdkafka has any number in flight."""
+    count = 200
+    async with pair(max_frame_bytes=100_000) as p:
+        p.links.add(Rule(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE))
+        topics = tuple(wire.MetadataRequestTopic(name=name) for name in "tu")
+        message, answer = wire.MetadataRequest(topics=topics), wire.MetadataResponse()
+        for number in range(count):
+            frame = wire.encode_request(message, api_version=9, correlation_id=number, client_id="c")
+            await p.dialled.send_frame(frame)
+            assert await p.accepted.receive() is not None
+        for number in range(count):
+            await p.accepted.send(wire.encode_response(answer, api_version=9, correlation_id=number))
+            _, response = wire.decode_response(await p.dialled.receive_frame(), api_key=3, api_version=9)
+            assert isinstance(response, wire.MetadataResponse)
+            assert [topic.name for topic in response.topics] == ["t"]
+
+
 async def test_responses_of_other_requests_are_not_completed() -> None:
     """Nor one that cannot be decoded, which goes on as it is."""
     async with pair() as p:

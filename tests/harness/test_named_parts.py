@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import uuid
 from typing import Any
 
 import pytest
@@ -9,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kce import wire
-from kce.harness.named_parts import Names, merged, named, only, without
+from kce.broker_stub.handlers.kafka_apis import HANDLERS
+from kce.broker_stub.reactor import RequestContext
+from kce.harness import named_parts
+from kce.harness.named_parts import Names, merged, named, refusal, without
 from kce.wire import ErrorCode
 
 ERROR = ErrorCode.KAFKA_STORAGE_ERROR
-
-
-def of(topic: str | None, partition: int | None = None) -> Names:
-    return lambda t, p: topic in (None, t) and (partition is None or partition == p)
 
 
 def committed(*partitions: tuple[str, int]) -> wire.OffsetCommitResponse:
@@ -44,15 +45,21 @@ PARTITIONS = st.lists(st.tuples(st.sampled_from("tuv"), st.integers(0, 3)), uniq
 def test_a_message_is_what_is_named_and_the_rest(
     partitions: list[tuple[str, int]], topic: str | None, partition: int | None
 ) -> None:
-    names = of(topic, partition) if (topic, partition) != (None, None) else (lambda t, p: t is not None)
+    names = Names(topic, partition)
     whole = committed(*partitions)
-    chosen = {tp for tp in partitions if names(*tp)}
+    chosen = {(t, p) for t, p in partitions if topic in (None, t) and partition in (None, p)}
     rest = without(whole, names)
     assert (rest is None) == (chosen == set(partitions))
     assert rest is None or codes(rest) == {(*tp, 0) for tp in partitions if tp not in chosen}
-    refused = only(whole, names, ERROR)
-    assert codes(refused) == {(*tp, ERROR) for tp in chosen}
     assert any(named(whole, names)) == bool(chosen)
+    refused = committed(*chosen)
+    refused = dataclasses.replace(
+        refused,
+        topics=tuple(
+            dataclasses.replace(t, partitions=tuple(dataclasses.replace(p, error_code=ERROR) for p in t.partitions))
+            for t in refused.topics
+        ),
+    )
     together = merged(rest or wire.OffsetCommitResponse(throttle_time_ms=3), refused)
     assert codes(together) == {(*tp, ERROR if tp in chosen else 0) for tp in partitions}
     assert len(together.topics) == len({t for t, _ in partitions})
@@ -64,13 +71,14 @@ def test_what_names_nothing_stays() -> None:
         brokers=(wire.MetadataResponseBroker(node_id=1),),
         topics=tuple(wire.MetadataResponseTopic(name=name) for name in "tu"),
     )
-    rest = without(metadata, of("t"))
+    rest = without(metadata, Names("t"))
     assert rest is not None
     assert (rest.brokers, [topic.name for topic in rest.topics]) == (metadata.brokers, ["u"])
-    refused = only(metadata, of("t"), ERROR)
-    assert (refused.brokers, [(topic.name, topic.error_code) for topic in refused.topics]) == ((), [("t", ERROR)])
+    request = wire.MetadataRequest(topics=tuple(wire.MetadataRequestTopic(name=name) for name in "tu"))
+    refused = refusal(request, wire.MetadataResponse(), Names("t"), ERROR, 9)
+    assert refused == wire.MetadataResponse(topics=(wire.MetadataResponseTopic(name="t", error_code=ERROR),))
     assert merged(rest, refused).brokers == metadata.brokers
-    assert without(wire.HeartbeatRequest(), of("t")) is None
+    assert without(wire.HeartbeatRequest(), Names("t")) is None
 
 
 @pytest.mark.parametrize("version", [2, 7])
@@ -92,10 +100,192 @@ def test_columns(version: int) -> None:
     )
     frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id=None)
     decoded = wire.decode_request(frame)[1]
-    rest = without(decoded, of("t", 1))
+    rest = without(decoded, Names("t", 1))
     assert rest is not None
     again: Any = wire.decode_request(wire.encode_request(rest, api_version=version, correlation_id=1, client_id=None))[
         1
     ]
     found = [(t.topic_name, p.partition_index) for t in again.topic_states for p in t.partition_states]
     assert found == [("t", 0), ("t", 2), ("u", 0), ("u", 1), ("u", 2)]
+
+
+T, U = uuid.UUID(int=1), uuid.UUID(int=2)
+NUMBERS = {"t": (0, 1), "u": (0,)}
+
+
+def two(cls: Any, *, by: str = "name", of: str = "partitions", part: Any = None, ids: bool = False) -> Any:
+    """Partitions 0 and 1 of topic t and 0 of u, as plain numbers or as parts of a class."""
+    return tuple(
+        cls(**{
+            by: name,
+            of: numbers if part is None else tuple(part(partition_index=number) for number in numbers),
+            **({"topic_id": T if name == "t" else U} if ids else {}),
+        })
+        for name, numbers in NUMBERS.items()
+    )  # fmt: skip
+
+
+#: of t-1, then which version; the response for it alone
+ONE: list[tuple[Any, int, Any]] = [
+    (
+        wire.StopReplicaRequest(topics=two(wire.StopReplicaTopicV1, of="partition_indexes")),
+        1,
+        wire.StopReplicaResponse(
+            partition_errors=(wire.StopReplicaPartitionError(topic_name="t", partition_index=1, error_code=ERROR),)
+        ),
+    ),
+    (
+        wire.LeaderAndIsrRequest(
+            controller_id=1,
+            controller_epoch=1,
+            topic_states=two(
+                wire.LeaderAndIsrTopicState,
+                by="topic_name",
+                of="partition_states",
+                part=wire.LeaderAndIsrPartitionState,
+                ids=True,
+            ),
+        ),
+        7,
+        wire.LeaderAndIsrResponse(
+            topics=(
+                wire.LeaderAndIsrTopicError(
+                    topic_id=T, partition_errors=(wire.LeaderAndIsrPartitionError(partition_index=1, error_code=ERROR),)
+                ),
+            )
+        ),
+    ),
+    (
+        wire.OffsetFetchRequest(group_id="g", topics=two(wire.OffsetFetchRequestTopic, of="partition_indexes")),
+        7,
+        wire.OffsetFetchResponse(
+            topics=(
+                wire.OffsetFetchResponseTopic(
+                    name="t", partitions=(wire.OffsetFetchResponsePartition(partition_index=1, error_code=ERROR),)
+                ),
+            )
+        ),
+    ),
+    (
+        wire.OffsetFetchRequest(
+            groups=(
+                wire.OffsetFetchRequestGroup(
+                    group_id="g", topics=two(wire.OffsetFetchRequestTopics, of="partition_indexes")
+                ),
+                wire.OffsetFetchRequestGroup(group_id="h"),
+            )
+        ),
+        9,
+        wire.OffsetFetchResponse(
+            groups=(
+                wire.OffsetFetchResponseGroup(
+                    group_id="g",
+                    topics=(
+                        wire.OffsetFetchResponseTopics(
+                            name="t",
+                            partitions=(wire.OffsetFetchResponsePartitions(partition_index=1, error_code=ERROR),),
+                        ),
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.AddPartitionsToTxnRequest(v3_and_below_topics=two(wire.AddPartitionsToTxnTopic)),
+        3,
+        wire.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=(
+                wire.AddPartitionsToTxnTopicResult(
+                    name="t",
+                    results_by_partition=(
+                        wire.AddPartitionsToTxnPartitionResult(partition_index=1, partition_error_code=ERROR),
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.ElectLeadersRequest(topic_partitions=two(wire.ElectLeadersRequestTopicPartitions, by="topic")),
+        2,
+        wire.ElectLeadersResponse(
+            replica_election_results=(
+                wire.ReplicaElectionResult(
+                    topic="t",
+                    partition_result=(wire.PartitionResult(partition_id=1, error_code=ERROR, error_message=None),),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.OffsetDeleteRequest(
+            group_id="g", topics=two(wire.OffsetDeleteRequestTopic, part=wire.OffsetDeleteRequestPartition)
+        ),
+        0,
+        wire.OffsetDeleteResponse(
+            topics=(
+                wire.OffsetDeleteResponseTopic(
+                    name="t", partitions=(wire.OffsetDeleteResponsePartition(partition_index=1, error_code=ERROR),)
+                ),
+            )
+        ),
+    ),
+    (
+        wire.AlterPartitionRequest(
+            broker_id=1,
+            topics=tuple(
+                wire.AlterPartitionRequestTopicData(
+                    topic_id=topic_id,
+                    partitions=tuple(wire.AlterPartitionRequestPartitionData(partition_index=n) for n in (0, 1)),
+                )
+                for topic_id in (T, U)
+            ),
+        ),
+        3,
+        wire.AlterPartitionResponse(
+            topics=(
+                wire.AlterPartitionResponseTopicData(
+                    topic_id=T,
+                    partitions=(wire.AlterPartitionResponsePartitionData(partition_index=1, error_code=ERROR),),
+                ),
+            )
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "version", "expected"), ONE, ids=[f"{type(r).__name__}-{v}" for r, v, _ in ONE])
+def test_one_partition_is_refused(request_: Any, version: int, expected: Any) -> None:
+    """Plain numbers, topic ids, and partitions of which brokers' own error responses say nothing."""
+    names = Names("t", 1, {T: "t", U: "u"}.get)
+    handler = next(h for h in HANDLERS if h.api_key == request_.__api_key__)
+    frame = wire.encode_request(request_, api_version=version, correlation_id=1, client_id=None)
+    header, decoded = wire.decode_request(frame)
+    context = RequestContext(header, None)  # type: ignore[arg-type]
+    fine = handler.error_response(decoded, context, ErrorCode.NONE)
+    refused: Any = refusal(decoded, fine, names, ERROR, version)
+    again = wire.encode_response(refused, api_version=version, correlation_id=1)
+    key = request_.__api_key__
+    found = [about for _, about in named_parts._walk(decoded, names, {}) if "partition" in about]
+    rest = without(decoded, names)
+    left = [about for _, about in named_parts._walk(rest, names, {}) if "partition" in about]
+    assert left == [about for about in found if (about["topic"], about["partition"]) != ("t", 1)]
+    assert len(left) == len(found) - 1
+    assert merged(type(expected)(), refused) == merged(type(expected)(), expected)
+    assert wire.decode_response(again, api_key=key, api_version=version)[1] is not None
+
+
+def test_what_has_errors_only_as_a_whole_is_not_refused_in_parts() -> None:
+    states = (wire.UpdateMetadataPartitionState(partition_index=0),)
+    request = wire.UpdateMetadataRequest(
+        topic_states=(wire.UpdateMetadataTopicState(topic_name="t", partition_states=states),)
+    )
+    assert refusal(request, wire.UpdateMetadataResponse(), Names("t"), ERROR, 8) is None
+    create = wire.CreateTopicsRequest(
+        topics=(wire.CreatableTopic(name="t", assignments=(wire.CreatableReplicaAssignment(partition_index=0),)),)
+    )
+    assert refusal(create, wire.CreateTopicsResponse(), Names("t", 0), ERROR, 7) is None
+
+
+def test_partitions_of_the_response_are_replaced() -> None:
+    """A fetch session answers for what was taken out of a request."""
+    assert codes(merged(committed(("t", 0), ("t", 1)), committed(("t", 1)))) == {("t", 0, 0), ("t", 1, 0)}

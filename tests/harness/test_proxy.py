@@ -94,6 +94,33 @@ async def test_rules_act_on_requests_to_one_broker() -> None:
         assert len(proxy.history.events(api="Metadata", is_request=False)) == 2  # node 2 never saw the request
 
 
+async def test_topics_are_known_by_their_ids() -> None:
+    """Fetch names only ids from version 13 on: brokers know them, and the proxy from the Metadata that has passed."""
+    async with proxied() as (cluster, proxy, world):
+        topic = (await metadata(world, fronts(proxy)[1])).topics[0]
+        message = wire.FetchRequest(
+            max_bytes=1000, session_epoch=0,
+            topics=(
+                wire.FetchTopic(
+                    topic_id=topic.topic_id,
+                    partitions=tuple(wire.FetchPartition(partition=p, partition_max_bytes=1000) for p in range(3)),
+                ),
+            ),
+        )  # fmt: skip
+        error = ErrorCode.KAFKA_STORAGE_ERROR
+        other_address = cluster.member(2).addresses["DATA"].rpartition(":")
+        for place, address in ((proxy, fronts(proxy)[2]), (cluster, (other_address[0], int(other_address[2])))):
+            rule = Rule(api="Fetch", topic="t", partition=1, error=error)
+            async with place.faults(rule, must_fire=False), client(world, address) as connected:
+                response = await connected.request(message, 17)
+            assert rule.fired == 1
+            assert isinstance(response, wire.FetchResponse)
+            codes = {p.partition_index: p.error_code for t in response.responses for p in t.partitions}
+            assert codes == {0: 0, 1: error, 2: 0}
+            assert [t.topic_id for t in response.responses] == [topic.topic_id]
+            assert response.session_id == 0  # the broker's lacks a partition
+
+
 async def test_a_client_learns_late_that_the_broker_has_closed() -> None:
     async with proxied() as (cluster, proxy, world):
         await proxy.add_rule(Rule(is_request=False, slow_close=50))
