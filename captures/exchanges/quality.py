@@ -92,6 +92,12 @@ class Quality:
         return not (damage or self.truncated or self.kraft) and self.requests > 0
 
     @property
+    def lossy(self) -> bool:
+        """Whether requests may lack here that were made."""
+        lost = self.gaps or self.dropped or self.skipped_bytes or self.incomplete or self.unmatched_responses
+        return bool(lost or self.other_connections["TLS"] or self.other_connections[INCOMPLETE])
+
+    @property
     def truncated(self) -> bool:
         """Whether the snap length hides messages: then findings may be missing."""
         return self.cut_packets > 0 and bool(self.incomplete or self.other_connections[INCOMPLETE])

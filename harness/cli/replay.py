@@ -226,8 +226,9 @@ def replay(
 def _read(names: list[str], ports: Ports, tls_keys: str | None) -> Recording:
     with opened(names, tls_keys, twice=False) as open_capture, closing(open_capture()) as capture:
         recording = Recording.read(capture, ports)
-    if not recording.quality.sound or recording.quality.sources:
-        for line in (recording.quality.summary(), *recording.quality.lines()):
+    quality = recording.quality
+    if not quality.sound or quality.lossy or quality.sources:
+        for line in (quality.summary(), *quality.lines()):
             click.echo(f"kce: {line}", err=True)
     return recording
 

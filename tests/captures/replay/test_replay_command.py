@@ -67,6 +67,17 @@ def test_what_was_read_of_files_in_a_wrong_order_is_not_replayed_without_a_word(
     assert f"kce: {joined}: time goes back once by 29" in err
 
 
+def test_what_a_capture_lacks_is_not_left_out_without_a_word(tmp_path):
+    with CaptureFile(ZOMBIE) as capture:
+        packets = [(packet.time_ns, packet.data) for packet in capture]
+    lossy = tmp_path / "lossy.pcap"
+    lossy.write_bytes(pcap([packet for i, packet in enumerate(packets) if i % 20], nanoseconds=True))
+    for file, is_told in ((lossy, True), (ZOMBIE, False)):
+        code, _, err = kce(file, "--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--dry-run")
+        assert code == 0
+        assert (" bytes missing\n" in err, "to requests that were not captured" in err) == (is_told, is_told)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
