@@ -171,9 +171,17 @@ class Proxy:
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 response = await _metadata(link)
+        except wire.SpeaksTls:
+            how = "set security.protocol to SSL or SASL_SSL, on the command line in the file of --command-config"
+            raise HarnessError(f"the listener at {where} has TLS: {how}") from None
         except (ConnectionLost, trio.TooSlowError, wire.WireError, KeyError) as e:
             why = str(e) or "no answer in time"
-            log.warning("%s does not describe its cluster: %s. Brokers are found when clients find them", where, why)
+            log.warning(
+                "%s does not describe its cluster: %s. Brokers are found when clients find them; "
+                "TLS needs security.protocol",
+                where,
+                why,
+            )
             return {}
         finally:
             await link.aclose()

@@ -9,6 +9,7 @@
         ├── Truncated            the bytes end before the message does
         ├── TrailingBytes        the message ends before the bytes do
         ├── LimitExceeded        a length or count is negative or exceeds the remaining bytes
+        │   └── SpeaksTls        the bytes are TLS, where Kafka's frames are expected
         ├── InvalidValue         the bytes are invalid for the field's type
         └── CorruptRecord        the record batch is damaged, or not a record batch
             └── WrongChecksum
@@ -68,6 +69,10 @@ class TrailingBytes(DecodeError):
 
 class LimitExceeded(DecodeError):
     """A length or count is negative, or exceeds the remaining bytes or the configured limit."""
+
+
+class SpeaksTls(LimitExceeded):
+    """The bytes are TLS, where Kafka's frames are expected."""
 
 
 class InvalidValue(DecodeError):

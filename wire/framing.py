@@ -5,13 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from kce.wire.errors import EncodeError, LimitExceeded
+from kce.wire.errors import EncodeError, LimitExceeded, SpeaksTls
 
 #: `socket.request.max.bytes`, Kafka's own default: a longer frame is rejected before it is buffered (rule B1.34)
 DEFAULT_MAX_FRAME_BYTES = 104_857_600
 
 _LENGTH = struct.Struct(">i")
 _MAX_LENGTH = 2**31 - 1
+#: how alerts and handshakes begin: their type, and the version of TLS 1.0 to 1.3
+_TLS = frozenset(kind << 16 | version for kind in (0x15, 0x16) for version in (0x0301, 0x0302, 0x0303, 0x0304))
 
 
 def frame(payload: bytes) -> bytes:
@@ -90,7 +92,10 @@ class FrameBuffer:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, start)
         if length < 0 or length > self.max_frame_bytes:
-            raise LimitExceeded(f"frame length {length} is outside 0..{self.max_frame_bytes}")
+            said = f"frame length {length} is outside 0..{self.max_frame_bytes}"
+            if length >> 8 in _TLS:
+                raise SpeaksTls(f"{said}: these are bytes of TLS, which only one end speaks")
+            raise LimitExceeded(said)
         return int(length)
 
     def next_frame(self) -> bytes | None:

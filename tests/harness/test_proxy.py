@@ -279,6 +279,23 @@ async def test_a_broker_that_does_not_describe_its_cluster(
         await link.aclose()
 
 
+async def test_a_broker_with_tls_says_which_setting_is_missing() -> None:
+    world = memory(1)
+    async with world.running(None, None), trio.open_nursery() as nursery:
+        listener = await world.observer().bind("127.0.0.1", 0)
+        listener.listen(5)
+
+        async def alert() -> None:
+            connected = await listener.accept()
+            await connected.stream.receive_some(1000)
+            await connected.stream.send_all(b"\x15\x03\x03\0\x02\x02\x46")
+
+        nursery.start_soon(alert)
+        with pytest.raises(HarnessError, match=r"has TLS: set security\.protocol to SSL or SASL_SSL"):
+            async with Proxy("{}:{}".format(*listener.address), world=world.observer()):
+                pass
+
+
 async def test_a_broker_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
     world = memory(1)
     async with world.running(None, None):

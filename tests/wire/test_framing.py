@@ -77,3 +77,11 @@ def test_the_length_of_a_frame_is_known_before_it_is_complete() -> None:
     buffer.receive_data(b"cdefg")
     assert buffer.next_frame() == b"abcdefg"
     assert buffer.announced_bytes() is None
+
+
+@pytest.mark.parametrize("begin", [b"\x15\x03\x03\0", b"\x16\x03\x01\x02"])
+def test_bytes_of_tls_are_called_so(begin: bytes) -> None:
+    buffer = wire.FrameBuffer()
+    buffer.receive_data(begin)
+    with pytest.raises(wire.SpeaksTls, match="bytes of TLS"):
+        buffer.next_frame()
