@@ -120,12 +120,13 @@ class Tls:
     def stores(self) -> Stores:
         """Raises ConfigError."""
         key_store, trust_store = self.config.key_store, self.config.trust_store
+        which = "ssl.keystore"
         try:
-            return Stores(
-                None if key_store is None else _own(key_store), None if trust_store is None else _trusted(trust_store)
-            )
+            own = None if key_store is None else _own(key_store)
+            which = "ssl.truststore"
+            return Stores(own, None if trust_store is None else _trusted(trust_store))
         except (OSError, ValueError, MissingExtra) as e:
-            raise self._unusable(e) from None
+            raise self._unusable(e, which) from None
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         config = self.config
@@ -133,19 +134,25 @@ class Tls:
         context.minimum_version = min(_VERSIONS[version] for version in config.versions)
         context.maximum_version = max(_VERSIONS[version] for version in config.versions)
         own, trusted = self.stores
+        which = "ssl.keystore"
         try:
             if own is not None:
                 _load_key(context, own)
+            which = "ssl.truststore"
             if trusted is not None:
                 context.load_verify_locations(cadata=trusted)
             else:
                 context.load_default_certs()
         except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
-            raise self._unusable(e) from None
+            raise self._unusable(e, which) from None
         return context
 
-    def _unusable(self, error: Exception) -> ConfigError:
-        return ConfigError(f"{self.config.where}: its certificates cannot be used: {error}")
+    def _unusable(self, error: Exception, which: str) -> ConfigError:
+        """``which`` are the settings that it is about."""
+        why = str(error).partition(" (_ssl.c:")[0]
+        if isinstance(error, OSError) and error.filename is not None:
+            why = f"{error.filename}: {error.strerror}"
+        return ConfigError(f"{self.config.where}: its certificates cannot be used: {which}.*: {why}")
 
 
 def _alert_of(error: ssl.SSLError) -> bytes:

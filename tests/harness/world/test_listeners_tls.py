@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(stores: Stores, text: str) -
     stores.key.write_text(private_key(stores.first) if text == "a key alone" else text)
     with pytest.raises(ConfigError, match=f"^{FAILED}.*its certificates cannot be used"):
         listeners.reload()
-    with pytest.raises(ConfigError, match=f"^{FAILED}.*No such file"):
+    with pytest.raises(ConfigError, match=f"^{FAILED}.* ssl\\.keystore\\.\\*: /nowhere: No such file or directory$"):
         listeners.use(stores.config(keystore_location="/nowhere").security)
     assert listeners.current["DATA"] is before
     before.server_context()
