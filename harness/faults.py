@@ -217,7 +217,7 @@ class Rule(Selection):
         return (
             self._epoch_matches(self.controller_epoch, getattr(message, "controller_epoch", None), CONTROLLER)
             and self._epoch_matches(self.broker_epoch, getattr(message, "broker_epoch", None), str(event.destination))
-            and ((self.topic is None and self.partition is None) or any(named_parts.named(message, self._names(event))))
+            and ((self.topic is None and self.partition is None) or named_parts.is_named(message, self._names(event)))
             and (self.where is None or self.where(message))
         )
 

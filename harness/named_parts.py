@@ -62,9 +62,9 @@ class Names:
         return about
 
 
-def named(message: Any, names: Names) -> Iterator[Any]:
-    """Every part that ``names`` selects, and those inside it that it selects, too."""
-    return (part for part, about in _walk(message, names, {}) if names.select(about))
+def is_named(message: Any, names: Names) -> bool:
+    """Whether ``names`` selects a part."""
+    return any(names.select(about) for _, about in _walk(message, names, {}))
 
 
 def without(message: Any, names: Names) -> Any | None:
@@ -86,7 +86,7 @@ def refusal(request: Any, answer: Any, names: Names, error: ErrorCode, version: 
     leaves = [about for part, about in selected if not any(True for _ in _lists(part))]
     cls: Any = message_class(request.__api_key__, "response")
     built = _built(cls, leaves, frozenset(), error, version)
-    if built is None or (names.partition is not None and not any(named(built, Names(partition=names.partition)))):
+    if built is None or (names.partition is not None and not is_named(built, Names(partition=names.partition))):
         return None
     lists = {name: getattr(built, name) for name, _ in _lists(built)}
     kept = _with_error(_filtered(answer, names, {}, keep=True), error)

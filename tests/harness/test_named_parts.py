@@ -14,7 +14,7 @@ from kce import wire
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor import RequestContext
 from kce.harness import named_parts
-from kce.harness.named_parts import Names, merged, named, refusal, without
+from kce.harness.named_parts import Names, is_named, merged, refusal, without
 from kce.wire import ErrorCode
 
 ERROR = ErrorCode.KAFKA_STORAGE_ERROR
@@ -51,7 +51,7 @@ def test_a_message_is_what_is_named_and_the_rest(
     rest = without(whole, names)
     assert (rest is None) == (chosen == set(partitions))
     assert rest is None or codes(rest) == {(*tp, 0) for tp in partitions if tp not in chosen}
-    assert any(named(whole, names)) == bool(chosen)
+    assert is_named(whole, names) == bool(chosen)
     refused = committed(*chosen)
     refused = dataclasses.replace(
         refused,
@@ -267,6 +267,8 @@ def test_one_partition_is_refused(request_: Any, version: int, expected: Any) ->
     key = request_.__api_key__
     found = [about for _, about in named_parts._walk(decoded, names, {}) if "partition" in about]
     rest = without(decoded, names)
+    for number, is_there in ((0, True), (1, True), (2, False)):
+        assert is_named(decoded, Names("t", number, names.topic_name)) == is_there
     left = [about for _, about in named_parts._walk(rest, names, {}) if "partition" in about]
     assert left == [about for about in found if (about["topic"], about["partition"]) != ("t", 1)]
     assert len(left) == len(found) - 1
