@@ -144,7 +144,7 @@ class Rule(Selection):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise HarnessError(f"Rule({name}={value}): must be above 0")
-        for name in ("delay", "jitter", "truncate", "corrupt", "close_after", "slow_close"):
+        for name in ("partition", "delay", "jitter", "truncate", "corrupt", "close_after", "slow_close"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise HarnessError(f"Rule({name}={value}): must not be below 0")

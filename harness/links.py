@@ -114,7 +114,7 @@ class Selection:
         """Describe the selection, for messages."""
         given = ((f.name, getattr(self, f.name), f.default) for f in fields(self) if f.init and f.name != "is_request")
         kind = {True: "requests", False: "responses", None: "frames"}[self.is_request]
-        return " ".join([kind, *(f"{name}={value!r}" for name, value, default in given if value != default)])
+        return " ".join([kind, *(f"{name}={_said(value)}" for name, value, default in given if value != default)])
 
     def matches(self, event: FrameEvent) -> bool:
         return (
@@ -124,6 +124,12 @@ class Selection:
             and (self.is_request is None or self.is_request == event.is_request)
             and (not self._apis or event.api in self._apis)
         )
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return value.name
+    return ",".join(value) if isinstance(value, (list, tuple, set, frozenset)) else repr(value)
 
 
 class Ending(enum.Enum):

@@ -76,8 +76,9 @@ class ObservedLink:
         self._completions: deque[tuple[wire.Header, Completions]] = deque(maxlen=_MAX_UNANSWERED)
         #: how many responses rules are being applied to
         self._responding = 0
-        #: frames that a rule puts behind the next one
+        #: frames that a rule puts behind the next one, and the headers of those that are requests
         self._after_next: list[bytes] = []
+        self._late: list[wire.Header] = []
         #: a rule lets nothing pass any more
         self._is_half_open = False
         #: so many seconds later this end learns that the peer has closed, and the peer that this end has
@@ -121,9 +122,15 @@ class ObservedLink:
                 self._answer_here(event.header, passage.reply)
             elif event is not None and passage.completions:
                 self._completions.append((event.header, passage.completions))
+            if passage.after_next and event is not None and event.is_request:
+                self._late.append(event.header)
             await self._follow(passage, incoming=incoming)
         if self._after_next and (passage is None or not passage.after_next):
-            delayed, self._after_next = self._after_next, []
+            for header in self._late:
+                if header in self.unanswered:  # it is answered in its new place
+                    self.unanswered.remove(header)
+                    self.unanswered.append(header)
+            delayed, self._after_next, self._late = self._after_next, [], []
             await self._forward(delayed, incoming=incoming)
 
     def _completed(self, event: FrameEvent) -> FrameEvent:

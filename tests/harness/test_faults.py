@@ -225,6 +225,31 @@ async def test_each_of_many_pipelined_requests_is_completed() -> None:
             assert [topic.name for topic in response.topics] == ["t"]
 
 
+async def test_the_response_to_a_request_behind_the_next_one_is_seen_and_completed() -> None:
+    async with pair() as p:
+        p.links.add(Rule(api="Metadata", topic="t", reorder=True, nth=1))
+        p.links.add(Rule(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE))
+        topics = tuple(wire.MetadataRequestTopic(name=name) for name in "tu")
+        message, answer = wire.MetadataRequest(topics=topics), wire.MetadataResponse()
+        for number in (1, 2):
+            await p.dialled.send_frame(
+                wire.encode_request(message, api_version=9, correlation_id=number, client_id="c")
+            )
+        assert await arrived(p) == [2, 1]
+        for number in (2, 1):
+            await p.accepted.send(wire.encode_response(answer, api_version=9, correlation_id=number))
+            _, response = wire.decode_response(await p.dialled.receive_frame(), api_key=3, api_version=9)
+            assert isinstance(response, wire.MetadataResponse)
+            assert [topic.name for topic in response.topics] == ["t"]
+
+
+def test_a_rule_is_described_in_the_words_of_its_options() -> None:
+    rule = Rule(api=["Fetch", "Produce"], topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert rule.describe() == "requests api=Fetch,Produce topic='t' error=NOT_LEADER_OR_FOLLOWER"
+    with pytest.raises(HarnessError, match=r"^Rule\(partition=-1\): must not be below 0$"):
+        Rule(partition=-1)
+
+
 async def test_responses_of_other_requests_are_not_completed() -> None:
     """Nor one that cannot be decoded, which goes on as it is."""
     async with pair() as p:

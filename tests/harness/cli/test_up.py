@@ -234,7 +234,7 @@ def test_numbers_and_names_in_a_fault_from_the_shell(
 def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) -> None:
     with up(tmp_path, env, "--brokers", "2", "--http-port", "0") as (_, ready):
         added = here("fault", "add", "--api", "LeaderAndIsr", "--to", "2", "--nth", "1", "--delay", "0.2")
-        assert added.out == "fault 1 is added: requests api=['LeaderAndIsr'] to=2 nth=1 delay=0.2\n"
+        assert added.out == "fault 1 is added: requests api=LeaderAndIsr to=2 nth=1 delay=0.2\n"
         assert here("topic", "create", "t", "--replica-assignment", "2").code == 0
         assert json.loads(here("fault", "list", "--json").out) == {
             "1": {"api": ["LeaderAndIsr"], "to": 2, "nth": 1, "delay": 0.2}
