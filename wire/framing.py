@@ -94,7 +94,7 @@ class FrameBuffer:
         if length < 0 or length > self.max_frame_bytes:
             said = f"frame length {length} is outside 0..{self.max_frame_bytes}"
             if length >> 8 in _TLS:
-                raise SpeaksTls(f"{said}: these are bytes of TLS, which only one end speaks")
+                raise SpeaksTls(f"{said}: these are bytes of TLS, which only one end speaks (security.protocol)")
             raise LimitExceeded(said)
         return int(length)
 
