@@ -286,8 +286,6 @@ async def test_a_fetch_waits_for_records(autojump_clock: MockClock) -> None:
         assert [found for _, found in answers[2:]] == [[b"a", b"b" * 100]]
 
 
-@kafka("FRT-6")
-@kafka("FRT-7")
 async def test_a_fetch_beyond_the_high_watermark_is_answered_at_once(autojump_clock: MockClock) -> None:  # rule B2.19
     async with a_node() as node:
         await node.lead(isr=(1, 2))
@@ -313,6 +311,8 @@ async def test_the_rest_of_an_older_segment_is_answered_at_once(autojump_clock: 
             assert (trio.current_time() - begin >= 1) is waits
 
 
+@kafka("FRT-6")
+@kafka("FRT-7")
 async def test_current_epoch_validation() -> None:
     """Rule B4.8."""
     async with a_node() as node:
