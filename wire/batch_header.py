@@ -41,6 +41,7 @@ _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
+_MEANINGFUL: Final = 0x07 | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL | _DELETE_HORIZON
 #: what attributes mean by magic: the codec, since magic 1 the type of timestamps, too
 _LEGACY_ATTRIBUTES: Final = (0x07, 0x0F)
 _MAX_INT32: Final = 2**31 - 1
@@ -80,6 +81,11 @@ class BatchHeader(NamedTuple):
     @property
     def last_offset(self) -> int:
         return self.base_offset + self.last_offset_delta
+
+    @property
+    def has_producer(self) -> bool:
+        """Of an idempotent producer: other negative ids are none, too."""
+        return self.producer_id > NO_PRODUCER
 
     @property
     def last_sequence(self) -> int:
@@ -241,9 +247,16 @@ def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> tuple[byte
     return _HEAD.pack(base_offset, length, leader_epoch), batch[_HEAD.size :]
 
 
-def stamped(batch: memoryview, header: BatchHeader, log_append_time: int) -> bytes:
-    """A batch of magic 2 with LogAppendTime as timestamp type and that maximal timestamp (rule B3.31)."""
-    changed = header._replace(attributes=header.attributes | _LOG_APPEND_TIME, max_timestamp=log_append_time)
+def stamped(batch: memoryview, header: BatchHeader, log_append_time: int | None) -> bytes:
+    """A batch of magic 2 with LogAppendTime as timestamp type and that maximal timestamp (rule B3.31).
+
+    With None the type is CreateTime, and the maximal timestamp stays. Attributes without meaning are cleared.
+    """
+    attributes = header.attributes & _MEANINGFUL
+    if log_append_time is None:
+        changed = header._replace(attributes=attributes & ~_LOG_APPEND_TIME)
+    else:
+        changed = header._replace(attributes=attributes | _LOG_APPEND_TIME, max_timestamp=log_append_time)
     head = HEADER.pack(*changed)
     crc = crc32c(batch[BATCH_HEADER_BYTES:], crc32c(head[CRC_FROM:]))
     return b"".join((head[:_CRC_AT], _UINT32.pack(crc), head[CRC_FROM:], batch[BATCH_HEADER_BYTES:]))

@@ -17,7 +17,7 @@ from kce.broker_stub.log.producer_state import (
 from kce.broker_stub.log.validation import CheckedRecords
 from kce.wire import errors
 from kce.wire.batch_header import BatchHeader
-from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP
+from kce.wire.record import NO_TIMESTAMP
 
 _MAX_INT32: Final = 2**31 - 1
 
@@ -106,6 +106,6 @@ class ProducerUpdates:
         """Rule B3.55. Raises CorruptMessage."""
         updates = cls()
         for at, header in checked.batches:
-            if header.producer_id != NO_PRODUCER:
+            if header.has_producer:
                 updates.add(producers, header, checked.data[at : at + header.size], Origin.REPLICATION)
         return updates

@@ -26,7 +26,7 @@ from kce.broker_stub.log.segment import Segment, scan
 from kce.broker_stub.log.segments import LogContext, Segments
 from kce.wire import errors
 from kce.wire.batch_header import BatchHeader
-from kce.wire.record import NO_PRODUCER, EndTransactionMarker
+from kce.wire.record import EndTransactionMarker
 from kce.wire.records import read_records
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class _Loader:
             latest = self._epochs.latest
             if header.partition_leader_epoch > (-1 if latest is None else latest):
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-            if header.producer_id != NO_PRODUCER:
+            if header.has_producer:
                 append = producers.prepare(header.producer_id, Origin.REPLICATION)
                 completed = append.append(header, end_of_transaction(header, batch))
                 producers.update(header.producer_id, append)
@@ -263,7 +263,7 @@ def _replay(producers: ProducerStateManager, segment: Segment, start: int, end: 
     appends: dict[int, ProducerAppend] = {}
     completed = []
     for header, batch in _batches(segment, start, end):
-        if header.producer_id != NO_PRODUCER:
+        if header.has_producer:
             append = appends.get(header.producer_id)
             if append is None:
                 append = appends[header.producer_id] = producers.prepare(header.producer_id, Origin.REPLICATION)

@@ -25,7 +25,6 @@ from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetad
 from kce.broker_stub.log.validation import Assigned, assign_offsets, check_records, placed_batch
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.wire.batch_header import BatchHeader
-from kce.wire.record import NO_PRODUCER
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -194,7 +193,7 @@ class Log(LogFiles):
         self._note_epoch(header)
         segment = self._maybe_roll(segments.active, size, header.base_offset, last_offset, header.max_timestamp, now_ms)
         updates = None
-        if header.producer_id != NO_PRODUCER:
+        if header.has_producer:
             known = self.producers.producers.get(header.producer_id)
             original = known.duplicate_of(header) if origin is Origin.CLIENT and known is not None else None
             if original is not None:

@@ -5,7 +5,7 @@ Such logs exist where `inter.broker.protocol.version` is below 3.0 and `message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kce.broker_stub.errors import Refused
@@ -55,6 +55,8 @@ def old_format(
     else:
         if codec is Codec.ZSTD or any(record.headers for batch in batches for record in batch.records):
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"magic {magic} has neither headers of records nor zstd")
+        if codec is not Codec.NONE or batches[0].codec is not Codec.NONE or batches[0].magic != magic:
+            check_timestamps(record for batch in batches for record in batch.records)
         encoded = write_records(RecordBatch.of(*records, magic=magic, codec=codec, timestamp_type=kind))
     headers = [header for _, header in read_headers(encoded)]
     most = max(headers, key=lambda header: header.max_timestamp)  # the first of them
@@ -66,6 +68,12 @@ def old_format(
         record_count=len(records),
     )
     return OldFormat(encoded, whole, max(header.size for header in headers), most.last_offset)
+
+
+def check_timestamps(records: Iterable[Record]) -> None:
+    """Of records to be encoded again: -1 is none, what is below stays only where it is. Raises Refused (B3.35)."""
+    if any(record.timestamp < NO_TIMESTAMP for record in records):
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a negative timestamp cannot be encoded again")
 
 
 def _is_in_place(batches: Sequence[RecordBatch], codec: Codec, magic: int) -> bool:

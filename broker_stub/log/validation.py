@@ -15,13 +15,14 @@ from kce.broker_stub.errors import (
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
+    Refused,
     UnsupportedCompressionType,
     UnsupportedForMessageFormat,
 )
 from kce.broker_stub.log.config import LogConfig
-from kce.broker_stub.log.old_formats import old_format
+from kce.broker_stub.log.old_formats import check_timestamps, old_format
 from kce.broker_stub.log.producer_state import Origin
-from kce.wire import errors
+from kce.wire import ErrorCode, errors
 from kce.wire.batch_header import (
     BATCH_HEADER_BYTES,
     BatchHeader,
@@ -155,7 +156,7 @@ def _check_batch(header: BatchHeader, first: BatchHeader, origin: Origin, target
         return
     if origin is Origin.CLIENT:
         _check_client_batch(header)
-    if target_magic < 2 and (header.is_transactional or header.producer_id != NO_PRODUCER):
+    if target_magic < 2 and (header.is_transactional or header.has_producer):
         raise UnsupportedForMessageFormat(f"magic {target_magic} has neither producers nor transactions")
 
 
@@ -169,7 +170,7 @@ def _check_client_batch(header: BatchHeader) -> None:
         raise InvalidRecord(f"a batch of {header.record_count} records has {span} offsets")
     if header.is_control:
         raise InvalidRecord("clients must not write control records")
-    if header.producer_id != NO_PRODUCER and header.base_sequence < 0:
+    if header.has_producer and header.base_sequence < 0:
         raise InvalidRecord(f"sequence {header.base_sequence} of producer {header.producer_id}")
 
 
@@ -196,8 +197,8 @@ def _in_place(
         raise _timestamp_type([(0, "")])
     elif not is_ours and codec is Codec.NONE:
         _check_count(data, header)
-    if is_stamped:
-        data = memoryview(stamped(data, header, now_ms))
+    if is_stamped or header.is_log_append_time:
+        data = memoryview(stamped(data, header, now_ms if is_stamped else None))
         stamped_header = read_header(data)
         assert stamped_header is not None
         header = stamped_header
@@ -299,6 +300,19 @@ def _timestamp_type(records: list[tuple[int, str]]) -> InvalidTimestamp:
     return InvalidTimestamp(text, tuple((index, text) for index, _ in records))
 
 
+def _check_encodable(first: BatchHeader) -> None:
+    """Rule B3.35: a batch that stays as it is may have these. Raises Refused."""
+    if first.magic < 2:
+        return
+    if first.producer_id == NO_PRODUCER:
+        if first.is_transactional:
+            raise Refused(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "a transactional batch without producer cannot be encoded again"
+            )
+    elif first.producer_epoch == NO_PRODUCER or first.base_sequence < 0:
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a producer without epoch or sequence cannot be encoded again")
+
+
 def _encoded(
     batches: list[RecordBatch],
     first: BatchHeader,
@@ -310,6 +324,8 @@ def _encoded(
 ) -> Assigned:
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     records = [record for batch in batches for record in batch.records]
+    _check_encodable(first)
+    check_timestamps(records)
     numbered = tuple(
         Record(
             offset=base_offset + i,

@@ -13,7 +13,6 @@ from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.transactions.verifier import Errors, OnVerified
 from kce.wire import ErrorCode
 from kce.wire.batch_header import BatchHeader, read_headers
-from kce.wire.record import NO_PRODUCER
 from kce.wire.vocabulary import TopicPartition
 
 #: what old clients repeat with one that makes them repeat it (rule T10.13)
@@ -112,9 +111,7 @@ class TransactionVerification:
         for topic_partition, data in records.items():
             headers = [header for _, header in read_headers(data)]
             transactional = {
-                (h.producer_id, h.producer_epoch)
-                for h in headers
-                if h.is_transactional and h.producer_id != NO_PRODUCER
+                (h.producer_id, h.producer_epoch) for h in headers if h.is_transactional and h.has_producer
             }
             if transactional:
                 producers |= transactional

@@ -46,6 +46,20 @@ def stored(log: Log) -> list[RecordBatch]:
 
 
 @pytest.mark.parametrize(
+    ("magic", "settings", "source"),
+    [(0, {}, Codec.NONE), (1, {"compression_type": "gzip"}, Codec.NONE), (1, {"compression_type": "gzip"}, Codec.LZ4)],
+)
+def test_negative_timestamps_stay_only_where_they_are(magic: int, settings: dict[str, str], source: Codec) -> None:
+    """Rule B3.35."""
+    data = batch(magic=1, timestamp=-5, codec=source)
+    log = old_log(1)
+    log.append_as_leader(data, 0)
+    assert [record.timestamp for found in stored(log) for record in found.records] == [-5]
+    with pytest.raises(Refused, match="again"):
+        old_log(magic, **settings).append_as_leader(data, 0)
+
+
+@pytest.mark.parametrize(
     ("protocol", "broker", "topic", "magic"),
     [
         ("3.0", "0.10.2", "0.9.0", 2),

@@ -11,6 +11,7 @@ import pytest
 
 from kce import wire
 from kce.broker_stub.errors import (
+    ApiException,
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
@@ -20,7 +21,7 @@ from kce.broker_stub.errors import (
 from kce.broker_stub.log import Isolation, Log, Origin, lookup, validation
 from kce.broker_stub.log.lookup import FoundOffset, find_max_timestamp, find_timestamp
 from kce.wire import Codec, Record, RecordBatch, TimestampType
-from kce.wire.batch_header import CRC_FROM, read_header
+from kce.wire.batch_header import CRC_FROM, read_header, read_headers
 from kce.wire.record_batch import write_values
 from kce.wire.records import MAX_OPENED_ELEMENTS
 from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everything, marker, produced, records
@@ -201,6 +202,25 @@ def test_a_producer_must_not_use_log_append_time(kind: str) -> None:
         assert log.append_as_leader(wire.write_records(made), 0).first_offset == 0
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_the_type_of_timestamps_is_that_of_the_topic(codec: Codec) -> None:
+    """Rule B3.31: attributes that mean nothing stay, unless the type changes."""
+    nothing = 0x80
+    log = a_log()
+    for kind in (0, 8):
+        log.append_as_leader(patched(batch(codec=codec), 21, struct.pack(">h", codec | kind | nothing)), 0)
+    stored = everything(log)
+    headers = [header for _, header in read_headers(stored)]
+    assert [header.attributes for header in headers] == [codec | nothing, codec]
+    assert [header.max_timestamp for header in headers] == [NOW_MS, NOW_MS]
+    assert len(wire.read_records(stored).batches) == 2  # their checksums are right
+
+    stamped = a_log(message_timestamp_type="LogAppendTime")
+    stamped.append_as_leader(patched(batch(codec=codec), 21, struct.pack(">h", codec | nothing)), 0)
+    ((_, header),) = read_headers(everything(stamped))
+    assert header.attributes == codec | 8
+
+
 @pytest.mark.parametrize(
     ("codec", "offset_ms"),
     [
@@ -277,6 +297,43 @@ def test_different_codec_causes_recompression(source: Codec, target: Codec) -> N
     assert [record.value for record in found.records] == [b"a" * 99, b"b"]
     if source is target:
         assert stored[CRC_FROM:] == data[CRC_FROM:]
+
+
+def negative_timestamp() -> bytes:
+    return batch(timestamp=-5)
+
+
+def without_epoch() -> bytes:
+    return patched(batch(producer_id=3), 51, struct.pack(">h", -1))
+
+
+def transactional_without_producer() -> bytes:
+    return patched(batch(producer_id=3, is_transactional=True), 43, struct.pack(">q", -1))
+
+
+@pytest.mark.parametrize("odd", [negative_timestamp, without_epoch, transactional_without_producer])
+def test_what_cannot_be_encoded_again_is_accepted_only_as_it_is(odd: Callable[[], bytes]) -> None:
+    """Rule B3.35."""
+    assert a_log().append_as_leader(odd(), 0).first_offset == 0
+    log = a_log(compression_type="lz4")
+    with pytest.raises(ApiException, match="again") as raised:
+        log.append_as_leader(odd(), 0)
+    assert raised.value.code is wire.ErrorCode.UNKNOWN_SERVER_ERROR
+    assert log.log_end_offset == 0
+
+
+def test_negative_timestamps_of_old_formats_are_not_converted() -> None:
+    """Rule B3.35."""
+    with pytest.raises(ApiException, match="again"):
+        a_log().append_as_leader(batch(magic=1, timestamp=-5), 0)
+
+
+def test_a_producer_id_below_minus_one_is_none() -> None:
+    """Rule B3.35."""
+    log = a_log()
+    data = patched(produced(3, 0), 43, struct.pack(">q", -2))
+    assert [log.append_as_leader(data, 0).first_offset for _ in range(2)] == [0, 1]
+    assert not log.producers.producers
 
 
 @kafka("LVT-51")
