@@ -41,7 +41,7 @@ from tests.interop.random_requests import (
     Requests,
     text_of,
 )
-from tests.interop.real_kafka import real_brokers
+from tests.interop.real_kafka import RealBroker, real_brokers
 
 #: the second has so much longer to answer, if the first has answered
 PATIENCE_S: Final = 20.0
@@ -227,12 +227,9 @@ def differences(kafkas: Any, ours: Any, where: str = "") -> Iterator[str]:
 
 
 @asynccontextmanager
-async def twins(folder: Path, *, restricted: bool = False) -> AsyncIterator[tuple[Twin, Twin]]:
-    """Real Kafka and ours, alone in clusters with the same settings, topics and internal topics.
-
-    ``restricted``: with an authorizer, and ``ACLS``.
-    """
-    properties = SETTINGS | (AUTHORIZER if restricted else {})
+async def clusters(folder: Path, properties: Mapping[str, str]) -> AsyncIterator[tuple[RealBroker, str, Cluster]]:
+    """Kafka's broker, its place in ZooKeeper, and our cluster, with the same settings."""
+    properties = {**SETTINGS, **properties}
     settings = {name.replace(".", "_"): value for name, value in properties.items()}
     async with (
         embedded_zookeeper(folder) as zookeeper,
@@ -240,10 +237,20 @@ async def twins(folder: Path, *, restricted: bool = False) -> AsyncIterator[tupl
         Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=properties) as cluster,
     ):
         await cluster.wait_for_controller()
+        yield brokers[1], f"{zookeeper}/kafka", cluster
+
+
+@asynccontextmanager
+async def twins(folder: Path, *, restricted: bool = False) -> AsyncIterator[tuple[Twin, Twin]]:
+    """Real Kafka and ours, alone in clusters with the same settings, topics and internal topics.
+
+    ``restricted``: with an authorizer, and ``ACLS``.
+    """
+    async with clusters(folder, AUTHORIZER if restricted else {}) as (kafka, zookeeper, cluster):
         bootstrap = cluster.bootstrap_servers()
         both = (
-            Twin("Kafka", brokers[1].address, str(brokers[1].folder / "data"), await _epoch(f"{zookeeper}/kafka")),
-            Twin("ours", bootstrap, await _directory(bootstrap), await _epoch(cluster.zookeeper)),
+            Twin("Kafka", kafka.address, str(kafka.folder / "data"), await _epoch(zookeeper)),
+            Twin("ours", bootstrap, await directory(bootstrap), await _epoch(cluster.zookeeper)),
         )
         try:
             for twin in both:
@@ -271,7 +278,7 @@ async def _epoch(zookeeper: str) -> int:
     return await trio.to_thread.run_sync(read)
 
 
-async def _directory(address: str) -> str:
+async def directory(address: str) -> str:
     twin = Twin("", address, "?")
     answer = await twin.ask(wire.DescribeLogDirsRequest(topics=None), 1)
     await twin.disconnect()
