@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from kce.broker_stub.background_work import BackgroundWork, LoadTimes, fold
-from kce.broker_stub.errors import ApiException
+from kce.broker_stub.errors import ApiException, Refused
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.groups.commits import TOO_LARGE, CommitLog, Records
 from kce.broker_stub.groups.group import Group, GroupState, IllegalState
@@ -32,6 +32,7 @@ from kce.broker_stub.internal_topics import partition_for
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode, WireError
 from kce.wire.metadata_version import MetadataVersion
+from kce.wire.record import NO_PRODUCER
 from kce.wire.record_batch import write_values
 from kce.wire.vocabulary import TopicPartition
 
@@ -252,7 +253,10 @@ class GroupManager:
         on_stored: Callable[[Mapping[TopicPartition, ErrorCode]], None],
         producer: Producer | None = None,
     ) -> None:
-        """Append offsets, and remember them once they are there (rules G7.9 to G7.13, G7.20). Raises EncodeError."""
+        """Append offsets, and remember them once they are there (rules G7.9 to G7.13, G7.19, G7.20).
+
+        Raises EncodeError, Refused.
+        """
         too_large = {tp for tp, committed in offsets.items() if not self.fits(committed.metadata)}
         fitting = {tp: offsets[tp] for tp in offsets if tp not in too_large} if too_large else offsets
         partition = self.partition_of(group.group_id)
@@ -262,6 +266,10 @@ class GroupManager:
         if not self._log.is_online(partition):
             on_stored(dict.fromkeys(offsets, ErrorCode.NOT_COORDINATOR))
             return
+        if producer is not None and producer.id == NO_PRODUCER:  # what was not verified may name none
+            producer = None
+        elif producer is not None and producer.epoch == NO_PRODUCER:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer {producer.id} commits offsets without an epoch")
         records = [
             (offset_key(group.group_id, topic_partition), write_offset(committed, self._ibp))
             for topic_partition, committed in fitting.items()

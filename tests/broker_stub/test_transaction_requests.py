@@ -85,12 +85,14 @@ class Broker:
         request = wire.EndTxnRequest(transactional_id="t", producer_id=70, producer_epoch=epoch, committed=commit)
         return int((await self.node.ask(request, version)).error_code)
 
-    async def commit_offset(self, offset: int, version: int = 4, partition: int = 0) -> int:
+    async def commit_offset(
+        self, offset: int, version: int = 4, partition: int = 0, *, pid: int = 70, epoch: int = 0
+    ) -> int:
         entry = wire.TxnOffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata="m"
         )
         request = wire.TxnOffsetCommitRequest(
-            transactional_id="t", group_id="g", producer_id=70, producer_epoch=0,
+            transactional_id="t", group_id="g", producer_id=pid, producer_epoch=epoch,
             topics=(wire.TxnOffsetCommitRequestTopic(name="a", partitions=(entry,)),),
         )  # fmt: skip
         (topic,) = (await self.node.ask(request, version)).topics
@@ -342,6 +344,18 @@ async def test_offsets_are_passed_to_the_group_coordinator() -> None:  # rule G7
                 TopicPartition("a", 0): (10, "m"), TopicPartition("a", 1): (11, "m"),
             }  # fmt: skip
             del answers[0]
+
+
+async def test_commits_that_nobody_verifies_may_lack_a_producer_or_its_epoch() -> None:  # rule G7.20
+    async with running() as broker:
+        assert await broker.commit_offset(5, pid=-1) == E.NONE
+        await broker.settle()
+        assert broker.committed_offset() == 5  # at once
+        assert await broker.commit_offset(6, epoch=-1) == E.UNKNOWN_SERVER_ERROR
+        assert await broker.commit_offset(7, partition=9, epoch=-1) == E.UNKNOWN_TOPIC_OR_PARTITION
+        await broker.settle()
+        assert broker.committed_offset() == 5
+        assert not broker.node.groups.manager.groups["g"].offsets.is_unstable(TopicPartition("a", 0))
 
 
 @pytest.mark.kafka("TKA-36")
