@@ -36,10 +36,14 @@ from kce.harness.commands import ClusterTarget
 from kce.harness.embedded_zookeeper import spark_jars
 from kce.harness.errors import HarnessError, SettingWarning
 from kce.harness.running import named
+from kce.harness.settling import unsettled
 from kce.harness.supervisor import Supervisor
 from kce.java import find_java
+from kce.zookeeper.store import SessionExpired, StoreError
 
 _CHECK_EVERY_S = 0.5
+#: after its start
+_SETTLES_WITHIN_S = 10.0
 
 EPILOG = """\b
 Examples:
@@ -228,6 +232,7 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
             if known_as.as_json:
                 click.echo(json.dumps(supervisor.commands.describe()))
             nursery.start_soon(_report_failures, cluster, known, report)
+            nursery.start_soon(_report_unsettled, cluster, report)
     finally:
         supervisor.retract(known_as.ready_file)
 
@@ -257,3 +262,16 @@ async def _report_failures(cluster: Cluster, known: dict[int, str], report: Call
                 f"ZooKeeper at {cluster.zookeeper} {'answers again' if connected else 'does not answer'}"
                 + ("" if connected else ": until it does, no node can register, elect a controller or change a topic")
             )
+
+
+async def _report_unsettled(cluster: Cluster, report: Callable[[str], None]) -> None:
+    """Report why the cluster does not come to rest after its start: its nodes cannot log in to each other, perhaps."""
+    deadline, reason = trio.current_time() + _SETTLES_WITHIN_S, None
+    while trio.current_time() < deadline:
+        with contextlib.suppress(HarnessError, StoreError, SessionExpired):  # somebody has ended a node, or ZooKeeper
+            reason = await unsettled(cluster)
+            if reason is None:
+                return
+        await trio.sleep(_CHECK_EVERY_S)
+    if reason is not None:
+        report(f"after {_SETTLES_WITHIN_S:g} s {reason}; the logs of the nodes are in {cluster.logs}")

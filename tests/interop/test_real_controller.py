@@ -9,7 +9,7 @@ import pytest
 
 from kce import wire
 from kce.captures.exchanges.decode import Decoder
-from kce.captures.exchanges.pairing import Response
+from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster
 from kce.harness.cli.describe import read_cluster
@@ -55,17 +55,20 @@ def error_codes(body: Any) -> list[int]:
 
 
 def answers(record: Path) -> dict[str, list[Response]]:
-    """The responses in a capture, by API. Every request has one, but a Fetch may wait when its node ends."""
+    """The responses in a capture, by API. Every request has one, but the last of a connection may come when its node
+    ends."""
     by_api: dict[str, list[Response]] = {}
-    unanswered = 0
+    unanswered: dict[Request, None] = {}
+    last: dict[Peers, Request] = {}
     with CaptureFile(record) as capture:
         for message in Decoder(capture).messages():
             if isinstance(message, Response):
                 by_api.setdefault(message.request.api_name, []).append(message)
-                unanswered -= message.request.api_name != "Fetch"
-            else:
-                unanswered += message.api_name != "Fetch"
-    assert unanswered == 0
+                unanswered.pop(message.request)
+            elif isinstance(message, Request):
+                last[message.peers] = message
+                unanswered[message] = None
+    assert [request for request in unanswered if request is not last[request.peers]] == []
     return by_api
 
 

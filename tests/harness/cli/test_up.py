@@ -21,10 +21,13 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from kce.harness import Cluster
 from kce.harness.cli import fault
 from kce.harness.cli.options import node_settings
+from kce.harness.cli.up import _report_unsettled
 from kce.harness.embedded_zookeeper import free_port
 from kce.harness.errors import HarnessError
+from kce.harness.world import memory
 from tests.harness.cli.support import KCE, consecutive_free_ports, kce, up
 from tests.harness.conftest import Here
 from tests.harness.processes import family, wait_gone
@@ -170,6 +173,20 @@ def test_it_reports_a_node_and_a_zookeeper_that_are_gone(env: dict[str, str], tm
         java.kill()
         line = process.stdout.readline()
         assert f"ZooKeeper at {ready['zookeeper']} does not answer" in line
+
+
+async def test_it_reports_control_requests_that_nobody_answers() -> None:
+    lines: list[str] = []
+    async with Cluster(2, world=memory(seed=1)) as cluster:
+        controller = await cluster.wait_for_controller()
+        await _report_unsettled(cluster, lines.append)
+        assert lines == []
+        await cluster.hold_control_requests(controller.id)
+        await cluster.create_topic("t", wait=False)
+        await _report_unsettled(cluster, lines.append)
+    (line,) = lines
+    assert line.startswith("after 10 s ")
+    assert "; the logs of the nodes are in " in line
 
 
 def test_settings_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
