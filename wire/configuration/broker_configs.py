@@ -79,7 +79,7 @@ max.connection.creation.rate int max 0.. cluster described broker
 max.connections int max 0.. cluster described broker
 max.connections.per.ip int max 0.. cluster described broker
 max.connections.per.ip.overrides string empty any cluster described broker
-message.max.bytes int 1048588 0.. cluster described topics
+message.max.bytes int 1048588 0.. cluster described logs,topics
 min.insync.replicas int 1 1.. cluster described topics
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
@@ -299,10 +299,10 @@ group.share.session.timeout.ms int 45000 1.. static described
 initial.broker.registration.timeout.ms int 60000 any static described
 kafka.metrics.polling.interval.secs int 10 1.. static described
 kafka.metrics.reporters list empty any static described
-log.cleaner.io.buffer.load.factor double 0.9 any cluster described
-log.cleaner.io.buffer.size int 524288 0.. cluster described
-log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster described
-log.cleaner.threads int 1 0.. cluster described broker
+log.cleaner.io.buffer.load.factor double 0.9 any cluster described logs
+log.cleaner.io.buffer.size int 524288 0.. cluster described logs
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster described logs
+log.cleaner.threads int 1 0.. cluster described broker,logs
 log.dir.failure.timeout.ms long 30000 1.. static described
 log.local.retention.bytes long -2 -2.. cluster described
 log.local.retention.ms long -2 -2.. cluster described
