@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 #: requests of a connection whose responses are awaited; librdkafka may have any number
 _MAX_UNANSWERED = 10_000
+#: what rules make of a response, one after the other
 Completions = Sequence[Callable[[Any], wire.Message]]
 #: client ids of nodes: of a controller and of who asks it, of a fetcher
 _NODE = re.compile(r"(\d{1,9})|broker-(\d{1,9})-fetcher-\d+", re.ASCII)

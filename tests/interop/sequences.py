@@ -9,7 +9,6 @@ of fetches. In the middle both brokers are killed or shut down, and all that is 
 
 from __future__ import annotations
 
-import argparse
 import struct
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from kce.wire.records import spans
 from tests.broker_stub.log.support import batch
 from tests.interop.random_requests import Asked, Given, Node, text_of
 from tests.interop.real_kafka import RealBroker
-from tests.interop.twins import Twin, clusters, compare, directory
+from tests.interop.twins import Twin, clusters, command, compare, directory, finish
 
 #: logs are compared as the requests left them
 SETTINGS: Final[Mapping[str, str]] = {
@@ -432,21 +431,13 @@ async def run(folder: Path, *, seed: int, steps: int, clean: bool) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.interop.sequences",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Prints each request whose answers differ, and exits with 1 if there is one.",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same sequence (default: 1)")
-    parser.add_argument("--steps", type=int, default=1000, help="how many requests to ask (default: 1000)")
+    parser = command("python -m tests.interop.sequences", __doc__)
     parser.add_argument("--kill", action="store_true", help="kill the brokers in the middle; else they are shut down")
     arguments = parser.parse_args()
     options = {"seed": arguments.seed, "steps": arguments.steps, "clean": not arguments.kill}
     with tempfile.TemporaryDirectory() as folder:
         reports = trio.run(lambda: run(Path(folder), **options))
-    print("\n".join(reports) or f"{arguments.steps} requests were answered alike")
-    return bool(reports)
+    return finish(reports, arguments.steps)
 
 
 if __name__ == "__main__":

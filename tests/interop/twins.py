@@ -392,15 +392,26 @@ async def run(
     return reports
 
 
-def main() -> int:
+def command(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """The options of a comparison; ``finish`` prints its result."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.interop.twins",
-        description=__doc__,
+        prog=prog,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Prints each request whose answers differ, and exits with 1 if there is one.",
     )
     parser.add_argument("--seed", type=int, default=1, help="the same seed asks the same requests (default: 1)")
     parser.add_argument("--steps", type=int, default=1000, help="how many requests to ask (default: 1000)")
+    return parser
+
+
+def finish(reports: Sequence[str], steps: int) -> int:
+    print("\n".join(reports) or f"{steps} requests were answered alike")
+    return bool(reports)
+
+
+def main() -> int:
+    parser = command("python -m tests.interop.twins", __doc__)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--controller", action="store_true", help="requests of controllers, not of all clients")
     kind.add_argument("--restricted", action="store_true", help="with an authorizer, and ACLs that allow some of it")
@@ -409,8 +420,7 @@ def main() -> int:
     options = {"seed": arguments.seed, "steps": arguments.steps, "restricted": arguments.restricted}
     with tempfile.TemporaryDirectory() as folder:
         reports = trio.run(lambda: run(Path(folder), weights=weights, **options))
-    print("\n".join(reports) or f"{arguments.steps} requests were answered alike")
-    return bool(reports)
+    return finish(reports, arguments.steps)
 
 
 if __name__ == "__main__":
