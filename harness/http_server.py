@@ -48,7 +48,7 @@ async def serve(
 ) -> None:
     """Serve on 127.0.0.1 until cancelled; port 0 is an ephemeral one. Starts with the port.
 
-    A request that cannot be read gives 400, 408, 413, 431 or 501, a handler that raises 500: with {"error": text} as
+    A request that cannot be read gives 400, 413, 431 or 501, a handler that raises 500: with {"error": text} as
     JSON. Raises OSError for a port that is taken.
     """
     listener = await world.bind(HOST, port)
