@@ -265,10 +265,13 @@ async def _report_failures(cluster: Cluster, known: dict[int, str], report: Call
 
 
 async def _report_unsettled(cluster: Cluster, report: Callable[[str], None]) -> None:
-    """Report why the cluster does not come to rest after its start: its nodes cannot log in to each other, perhaps."""
+    """Report why the cluster does not come to rest after its start: its nodes cannot log in to each other, perhaps.
+    A cluster in which a node has been ended or paused meanwhile is not watched any more."""
     deadline, reason = trio.current_time() + _SETTLES_WITHIN_S, None
     while trio.current_time() < deadline:
-        with contextlib.suppress(HarnessError, StoreError, SessionExpired):  # somebody has ended a node, or ZooKeeper
+        if any(member.state != "running" for member in cluster.members):
+            return
+        with contextlib.suppress(HarnessError, StoreError, SessionExpired):  # somebody has ended ZooKeeper
             reason = await unsettled(cluster)
             if reason is None:
                 return
