@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakSet
 
 import trio
@@ -23,6 +23,19 @@ _COPIED_BYTES = 16384
 _BUSY_S = 0.001
 
 
+class _AtOnce:
+    """Input is dealt with when it comes."""
+
+    def call(self, work: Callable[[], None]) -> None:
+        work()
+
+    def end_slice(self) -> None:
+        pass
+
+
+AT_ONCE: Final = _AtOnce()
+
+
 class Owner(Protocol):
     """The node that a connection belongs to (harness.node_links.NodeLinks)."""
 
@@ -34,7 +47,7 @@ class Owner(Protocol):
 
 
 class Link:
-    """One connection of a node, framed (broker_stub.ports.Link and wire.transport.FramedConnection).
+    """One connection of a node, framed (broker_stub.ports.Link and wire.transport.DirectConnection).
 
     ``peer`` is the node at the other end, None where that is a client or not known before it speaks.
     """
@@ -215,7 +228,7 @@ class Link:
         self.last_received = self._clock()
         return self._buffer.receive_frame(data)
 
-    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
+    async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns = AT_ONCE) -> None:
         """See broker_stub.ports.Link."""
         stream = self._parts_stream
         if stream is None or not self._is_plain or self._links.observed or self._has_ready() or self._ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -30,8 +31,35 @@ class FramedConnection(Protocol):
         """Never fails and does not wait for the peer."""
 
 
+class DirectConnection(FramedConnection, Protocol):
+    """A connection that sends and receives without a task, as long as nothing must be waited for."""
+
+    def send_nowait(self, payload: bytes, /) -> bool:
+        """Send a frame if that need not wait, and whether it was sent. If there ``is_unsent`` something then, call
+        ``flush`` before anything else is sent."""
+
+    @property
+    def is_unsent(self) -> bool: ...
+
+    async def flush(self) -> None:
+        """Send what ``send_nowait`` could not send without waiting."""
+
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it has come and nobody but ``receive_frame`` must look at it."""
+
+    async def wait_for_input(self, on_input: Callable[[], bool], /) -> None:
+        """Call ``on_input``, not in this task, whenever there may be something to ``receive_nowait``. It must not raise.
+
+        Returns when it returns False, when ``stop_waiting`` is called, when only ``receive_frame`` can tell what has
+        come, and at once if the connection cannot call.
+        """
+
+    def stop_waiting(self) -> None:
+        """End the ``wait_for_input`` of another task."""
+
+
 class Dial(Protocol):
     """Opens a connection to the broker with id ``to``, at the address of its listener named ``listener``."""
 
-    async def __call__(self, host: str, port: int, *, to: int, listener: str) -> FramedConnection:
+    async def __call__(self, host: str, port: int, *, to: int, listener: str) -> DirectConnection:
         """Raises OSError (ConnectionLost is one)."""

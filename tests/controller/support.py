@@ -142,7 +142,28 @@ class FakeBroker:
         self.connections.clear()
 
 
-class FakeConnection:
+class TaskConnection:
+    """The part of wire.transport.DirectConnection of a connection that only tasks use."""
+
+    is_unsent = False
+
+    def send_nowait(self, payload: bytes) -> bool:
+        return False
+
+    async def flush(self) -> None:
+        pass
+
+    def receive_nowait(self) -> bytes | None:
+        return None
+
+    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
+        pass
+
+    def stop_waiting(self) -> None:
+        pass
+
+
+class FakeConnection(TaskConnection):
     def __init__(self, server: FakeBroker) -> None:
         self.server = server
         self.broken = trio.Event()

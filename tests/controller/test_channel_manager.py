@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,8 +14,9 @@ from trio.testing import MockClock
 from kce import wire
 from kce.controller.channel_manager import Channel, ChannelConfig
 from kce.controller.config import ControllerConfig
+from kce.wire.transport import ConnectionLost
 from kce.zookeeper.model import BrokerId, Endpoint
-from tests.controller.support import Sent, texts, world
+from tests.controller.support import Sent, TaskConnection, texts, world
 
 
 async def test_one_request_in_flight_and_in_order(autojump_clock: MockClock) -> None:  # rules 8.12, 8.29, 8.32
@@ -176,7 +178,7 @@ async def test_refusals_are_never_retried(autojump_clock: MockClock) -> None:  #
         assert await w.state("t") == (2, 0, (2, 3))
 
 
-class Peer:
+class Peer(TaskConnection):
     """A broker: what was done to it, with the time. ``scripts``: how long each dial, request and closing takes."""
 
     def __init__(self, *, dial_s: float = 0, answer_s: float = 0, close_s: float = 0) -> None:
@@ -223,14 +225,22 @@ async def channel_to(peer: Peer) -> AsyncIterator[Channel]:
         channel.scope.cancel()
 
 
-def enqueue(channel: Channel, answers: list[object], message: wire.Message | None = None) -> None:
+def enqueue(
+    channel: Channel,
+    answers: list[object],
+    message: wire.Message | None = None,
+    on_response: Callable[[wire.Message], None] | None = None,
+) -> None:
     sent = message or wire.UpdateMetadataRequest()
 
     def encode(correlation_id: int) -> tuple[bytes, bytes]:
         whole = wire.encode_request(sent, api_version=7, correlation_id=correlation_id, client_id="1")
         return whole[:9], whole[9:]
 
-    channel.enqueue(type(sent), 7, encode, lambda answer: answers.append((len(channel.queue), answer)))
+    def answered(answer: wire.Message) -> None:
+        answers.append((len(channel.queue), answer))
+
+    channel.enqueue(type(sent), 7, encode, on_response or answered)
 
 
 async def test_a_broker_that_cannot_be_dialled_is_dialled_again(autojump_clock: MockClock) -> None:  # rules 8.29, 8.31
@@ -298,3 +308,222 @@ async def test_the_time_in_the_queue(autojump_clock: MockClock) -> None:  # rule
         channel.queue_time.update = updates.append  # type: ignore[method-assign]
         await trio.sleep(1)
     assert updates == [pytest.approx(0), pytest.approx(250)]
+
+
+class DirectPeer(Peer):
+    """Does what can be done without a task. ``takes``: how much of a frame is sent without waiting; None: nothing."""
+
+    def __init__(self, takes: int | None = 1 << 20) -> None:
+        super().__init__()
+        self.takes = takes
+        self.came: deque[bytes] = deque()
+        self.is_closed = False
+        self._on_input: Callable[[], bool] | None = None
+        self._ended = trio.Event()
+        self._has_come = trio.Event()
+
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> Any:
+        self.is_unsent = self.is_closed = False
+        self.came.clear()
+        return await super().dial(host, port, to=to, listener=listener)
+
+    def send_nowait(self, payload: bytes) -> bool:
+        if self.takes is None:
+            return False
+        self._header, _ = wire.decode_request(payload)
+        self._note(("direct", self._header.correlation_id))
+        self.is_unsent = self.takes < len(payload)
+        return True
+
+    async def flush(self) -> None:
+        if self.is_unsent:
+            self._note("flushed")
+            self.is_unsent = False
+
+    def receive_nowait(self) -> bytes | None:
+        return self.came.popleft() if self.came else None
+
+    async def receive_frame(self) -> bytes:
+        while not self.came:
+            if self.is_closed:
+                raise ConnectionLost("closed")
+            self._has_come = trio.Event()
+            await self._has_come.wait()
+        return self.came.popleft()
+
+    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
+        if self.is_closed:
+            return
+        self._on_input, self._ended = on_input, trio.Event()
+        try:
+            self._call()
+            await self._ended.wait()
+        finally:
+            self._on_input = None
+
+    def stop_waiting(self) -> None:
+        self._ended.set()
+
+    def answers(self, frame: bytes | None = None, *, closes: bool = False) -> None:
+        """It answers its request, or with ``frame``, or closes."""
+        self.is_closed = closes
+        answer = wire.encode_response(
+            wire.UpdateMetadataResponse(), api_version=7, correlation_id=self._header.correlation_id
+        )
+        if not closes:
+            self.came.append(answer if frame is None else frame)
+        self._has_come.set()
+        self._call()
+
+    def _call(self) -> None:
+        if self._on_input is not None and (self.is_closed or self.came):
+            if not self._on_input() or self.is_closed:
+                self.stop_waiting()
+
+    @property
+    def what(self) -> list[object]:
+        return [seen for _, seen in self.seen]
+
+
+async def in_order(channel: Channel, peer: DirectPeer) -> list[object]:
+    """Have one request answered, after which the channel needs no task; returns the list of all answers."""
+    answers = list[object]()
+    enqueue(channel, answers)
+    await trio.sleep(0.1)
+    peer.answers()
+    await trio.sleep(0.1)
+    assert len(answers) == 1
+    peer.seen.clear()
+    answers.clear()
+    return answers
+
+
+async def test_requests_leave_without_a_task(autojump_clock: MockClock) -> None:  # rules 8.29, 8.32
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+        enqueue(channel, answers)
+        assert peer.what == [("direct", 1)]
+        enqueue(channel, answers)
+        enqueue(channel, answers)
+        assert peer.what == [("direct", 1)]  # one in flight
+        peer.answers()
+        assert peer.what == [("direct", 1), ("direct", 2)]
+        assert answers == [(2, wire.UpdateMetadataResponse())]
+        peer.answers()
+        peer.answers()
+        assert (len(answers), len(channel.queue)) == (3, 0)
+        await trio.sleep(5)  # none of them is late
+        assert peer.what == [("direct", 1), ("direct", 2), ("direct", 3)]
+
+
+async def test_a_response_may_enqueue(autojump_clock: MockClock) -> None:
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+
+        enqueue(channel, answers, on_response=lambda _: enqueue(channel, answers))
+        peer.answers()
+        assert peer.what == [("direct", 1), ("direct", 2)]
+        peer.answers()
+        assert len(answers) == 1
+
+
+async def test_what_must_wait_is_sent_by_the_task(autojump_clock: MockClock) -> None:
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+        peer.takes = None
+        enqueue(channel, answers)
+        enqueue(channel, answers)
+        await trio.sleep(0.1)
+        assert peer.what == [1]  # under the correlation id that it was encoded with
+        peer.takes = 5
+        peer.answers()
+        await trio.sleep(0.1)
+        assert peer.what == [1, ("direct", 2), "flushed"]
+        peer.answers()
+        await trio.sleep(0.1)
+        assert len(answers) == 2
+
+
+async def test_large_requests_are_not_copied(autojump_clock: MockClock) -> None:
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+        broker = wire.UpdateMetadataBroker(id=1, endpoints=(), rack="r" * 20_000)
+        enqueue(channel, answers, wire.UpdateMetadataRequest(live_brokers=(broker,)))
+        await trio.sleep(0.1)
+        peer.answers()
+        await trio.sleep(0.1)
+        assert (peer.what, len(answers)) == ([1], 1)
+
+
+@pytest.mark.parametrize("fault", ["closed", "closed while idle", "garbage", "unasked", "silence", "broken"])
+async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: str) -> None:  # rule 8.31
+    """The request is sent again 100 ms later on another connection, whatever was wrong with this one."""
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+        match fault:
+            case "closed while idle":
+                peer.answers(closes=True)
+            case "unasked":
+                peer.answers()
+        await trio.sleep(0.1)
+        enqueue(channel, answers)
+        began = trio.current_time()
+        match fault:
+            case "closed":
+                peer.answers(closes=True)
+            case "garbage":
+                peer.answers(b"\0\0")
+            case "broken":
+
+                def receive_nowait() -> bytes | None:
+                    del peer.receive_nowait  # type: ignore[method-assign]
+                    peer.is_closed = True
+                    raise trio.BrokenResourceError
+
+                peer.receive_nowait = receive_nowait  # type: ignore[method-assign]
+                peer.answers()
+                peer.came.clear()
+        while "closed" not in peer.what:
+            await trio.sleep(0.1)
+        assert (trio.current_time() - began > 0.4) == (fault == "silence")
+        await trio.sleep(0.2)
+        (sent,) = [what for what in peer.what[peer.what.index("closed") :] if isinstance(what, int)]
+        assert sent == 2  # the task sends the first request of a connection
+        assert not answers
+        peer.answers()
+        await trio.sleep(0.1)
+        assert len(answers) == 1
+        assert peer.what.count("closed") == 1
+
+
+async def test_what_cannot_be_encoded_is_dropped_without_a_task(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 8.17
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+        enqueue(channel, answers, wire.LeaderAndIsrRequest(controller_id=2**40))
+        enqueue(channel, answers)
+        await trio.sleep(0.1)
+        peer.answers()
+    assert "LeaderAndIsrRequest to broker 2 is dropped" in caplog.text
+    assert len(answers) == 1
+
+
+async def test_what_a_response_raises_ends_the_channel(autojump_clock: MockClock) -> None:
+    peer = DirectPeer()
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(pytest.RaisesGroup(ZeroDivisionError)):
+        async with channel_to(peer) as channel:
+            await in_order(channel, peer)
+            enqueue(channel, [], on_response=fail)
+            peer.answers()
+            await trio.sleep(1)
