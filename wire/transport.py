@@ -48,7 +48,7 @@ class DirectConnection(FramedConnection, Protocol):
         """The next frame, if it has come and nobody but ``receive_frame`` must look at it."""
 
     async def wait_for_input(self, on_input: Callable[[], bool], /) -> None:
-        """Call ``on_input``, not in this task, whenever there may be something to ``receive_nowait``. It must not raise.
+        """Call ``on_input`` outside of this task when there may be something to ``receive_nowait``. It must not raise.
 
         Returns when it returns False, when ``stop_waiting`` is called, when only ``receive_frame`` can tell what has
         come, and at once if the connection cannot call.

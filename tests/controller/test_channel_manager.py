@@ -321,6 +321,11 @@ class DirectPeer(Peer):
         self._on_input: Callable[[], bool] | None = None
         self._ended = trio.Event()
         self._has_come = trio.Event()
+        self.closed = trio.Event()
+
+    async def aclose(self) -> None:
+        self.closed.set()
+        await super().aclose()
 
     async def dial(self, host: str, port: int, *, to: int, listener: str) -> Any:
         self.is_unsent = self.is_closed = False
@@ -376,9 +381,9 @@ class DirectPeer(Peer):
         self._call()
 
     def _call(self) -> None:
-        if self._on_input is not None and (self.is_closed or self.came):
-            if not self._on_input() or self.is_closed:
-                self.stop_waiting()
+        has_come = self.is_closed or self.came
+        if self._on_input is not None and has_come and (not self._on_input() or self.is_closed):
+            self.stop_waiting()
 
     @property
     def what(self) -> list[object]:
@@ -488,8 +493,7 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
                 peer.receive_nowait = receive_nowait  # type: ignore[method-assign]
                 peer.answers()
                 peer.came.clear()
-        while "closed" not in peer.what:
-            await trio.sleep(0.1)
+        await peer.closed.wait()
         assert (trio.current_time() - began > 0.4) == (fault == "silence")
         await trio.sleep(0.2)
         (sent,) = [what for what in peer.what[peer.what.index("closed") :] if isinstance(what, int)]
