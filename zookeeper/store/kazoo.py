@@ -6,6 +6,7 @@ import functools
 import itertools
 import logging
 import ssl
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from kce.zookeeper.store import (
     jute,
 )
 from kce.zookeeper.store.armed_watches import Watch
+from kce.zookeeper.store.children import Children
 from kce.zookeeper.store.kazoo_session import KazooSession
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class KazooStore(KazooSession, store.MetadataStore):
     def __init__(self, client: Any, where: str, token: trio.lowlevel.TrioToken) -> None:
         super().__init__(client, where, token)
         self._acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL
+        #: what is watched is read again
+        self._watched_children: defaultdict[str, Children] = defaultdict(Children)
         self._has_multi_read = True
         self._knows_containers = True
         #: the most bytes of a node, by the connection and the decoder that read it
@@ -159,9 +163,10 @@ class KazooStore(KazooSession, store.MetadataStore):
             return jute.read(jute.whole(self._client.chroot, paths[i]), watch=watch)
 
         def read(i: int, buffer: bytes, offset: int) -> list[str]:
-            if watch:
-                self._arm(Watch.CHILD, (paths[i],))
-            return jute.read_names(buffer, offset)
+            if not watch:
+                return jute.read_names(buffer, offset)
+            self._arm(Watch.CHILD, (paths[i],))
+            return self._watched_children[paths[i]].read(buffer, offset)
 
         return await self._batch(jute.GET_CHILDREN, paths, body, read)
 
