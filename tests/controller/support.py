@@ -37,6 +37,7 @@ from kce.zookeeper.model import (
 from kce.zookeeper.store import Create, SessionState, value
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from kce.zookeeper.znodes import encode_topic
+from tests.connections import TaskConnection
 from tests.controller import requests
 
 CONTROL, DATA = "CONTROL", "DATA"
@@ -140,27 +141,6 @@ class FakeBroker:
         for connection in self.connections:
             connection.broken.set()
         self.connections.clear()
-
-
-class TaskConnection:
-    """The part of wire.transport.DirectConnection of a connection that only tasks use."""
-
-    is_unsent = False
-
-    def send_nowait(self, payload: bytes) -> bool:
-        return False
-
-    async def flush(self) -> None:
-        pass
-
-    def receive_nowait(self) -> bytes | None:
-        return None
-
-    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
-        pass
-
-    def stop_waiting(self) -> None:
-        pass
 
 
 class FakeConnection(TaskConnection):

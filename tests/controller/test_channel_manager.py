@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,9 +13,9 @@ from trio.testing import MockClock
 from kce import wire
 from kce.controller.channel_manager import Channel, ChannelConfig
 from kce.controller.config import ControllerConfig
-from kce.wire.transport import ConnectionLost
 from kce.zookeeper.model import BrokerId, Endpoint
-from tests.controller.support import Sent, TaskConnection, texts, world
+from tests.connections import DirectConnection, TaskConnection
+from tests.controller.support import Sent, texts, world
 
 
 async def test_one_request_in_flight_and_in_order(autojump_clock: MockClock) -> None:  # rules 8.12, 8.29, 8.32
@@ -310,17 +309,13 @@ async def test_the_time_in_the_queue(autojump_clock: MockClock) -> None:  # rule
     assert updates == [pytest.approx(0), pytest.approx(250)]
 
 
-class DirectPeer(Peer):
+class DirectPeer(DirectConnection, Peer):
     """Does what can be done without a task. ``takes``: how much of a frame is sent without waiting; None: nothing."""
 
     def __init__(self, takes: int | None = 1 << 20) -> None:
-        super().__init__()
+        DirectConnection.__init__(self)
+        Peer.__init__(self)
         self.takes = takes
-        self.came: deque[bytes] = deque()
-        self.is_closed = False
-        self._on_input: Callable[[], bool] | None = None
-        self._ended = trio.Event()
-        self._has_come = trio.Event()
         self.closed = trio.Event()
 
     async def aclose(self) -> None:
@@ -328,8 +323,8 @@ class DirectPeer(Peer):
         await super().aclose()
 
     async def dial(self, host: str, port: int, *, to: int, listener: str) -> Any:
-        self.is_unsent = self.is_closed = False
-        self.came.clear()
+        self.is_unsent = False
+        self.open()
         return await super().dial(host, port, to=to, listener=listener)
 
     def send_nowait(self, payload: bytes) -> bool:
@@ -345,45 +340,12 @@ class DirectPeer(Peer):
             self._note("flushed")
             self.is_unsent = False
 
-    def receive_nowait(self) -> bytes | None:
-        return self.came.popleft() if self.came else None
-
-    async def receive_frame(self) -> bytes:
-        while not self.came:
-            if self.is_closed:
-                raise ConnectionLost("closed")
-            self._has_come = trio.Event()
-            await self._has_come.wait()
-        return self.came.popleft()
-
-    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
-        if self.is_closed:
-            return
-        self._on_input, self._ended = on_input, trio.Event()
-        try:
-            self._call()
-            await self._ended.wait()
-        finally:
-            self._on_input = None
-
-    def stop_waiting(self) -> None:
-        self._ended.set()
-
-    def answers(self, frame: bytes | None = None, *, closes: bool = False) -> None:
-        """It answers its request, or with ``frame``, or closes."""
-        self.is_closed = closes
+    def answers(self, frame: bytes | None = None) -> None:
+        """It answers its request, or with ``frame``."""
         answer = wire.encode_response(
             wire.UpdateMetadataResponse(), api_version=7, correlation_id=self._header.correlation_id
         )
-        if not closes:
-            self.came.append(answer if frame is None else frame)
-        self._has_come.set()
-        self._call()
-
-    def _call(self) -> None:
-        has_come = self.is_closed or self.came
-        if self._on_input is not None and has_come and (not self._on_input() or self.is_closed):
-            self.stop_waiting()
+        self.arrive(answer if frame is None else frame)
 
     @property
     def what(self) -> list[object]:
@@ -472,7 +434,7 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
         answers = await in_order(channel, peer)
         match fault:
             case "closed while idle":
-                peer.answers(closes=True)
+                peer.close()
             case "unasked":
                 peer.answers()
         await trio.sleep(0.1)
@@ -480,7 +442,7 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
         began = trio.current_time()
         match fault:
             case "closed":
-                peer.answers(closes=True)
+                peer.close()
             case "garbage":
                 peer.answers(b"\0\0")
             case "broken":

@@ -1,0 +1,95 @@
+"""Connections without sockets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from kce.wire.transport import ConnectionLost
+
+
+class TaskConnection:
+    """The part of wire.transport.DirectConnection of a connection that only tasks use."""
+
+    is_unsent = False
+
+    def send_nowait(self, payload: bytes) -> bool:
+        return False
+
+    async def flush(self) -> None:
+        pass
+
+    def receive_nowait(self) -> bytes | None:
+        return None
+
+    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
+        pass
+
+    def stop_waiting(self) -> None:
+        pass
+
+
+class DirectConnection(TaskConnection):
+    """Receives frames with and without a task; sends none without."""
+
+    def __init__(self) -> None:
+        self.came: deque[bytes] = deque()
+        self.is_closed = self.was_closed_here = False
+        self._on_input: Callable[[], bool] | None = None
+        self._ended = trio.Event()
+        self._has_come = trio.Event()
+
+    def open(self) -> None:
+        self.came.clear()
+        self.is_closed = self.was_closed_here = False
+
+    def arrive(self, frame: bytes) -> None:
+        """The peer sends a frame."""
+        self.came.append(frame)
+        self._arrived()
+
+    def close(self) -> None:
+        """The peer closes the connection."""
+        self.is_closed = True
+        self._arrived()
+
+    def close_here(self) -> None:
+        """Whoever waits for input learns it."""
+        self.was_closed_here = True
+        self.stop_waiting()
+
+    def _arrived(self) -> None:
+        self._has_come.set()
+        self._call()
+
+    def receive_nowait(self) -> bytes | None:
+        return self.came.popleft() if self.came else None
+
+    async def receive_frame(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        while not self.came:
+            if self.is_closed:
+                raise ConnectionLost("closed")
+            self._has_come = trio.Event()
+            await self._has_come.wait()
+        return self.came.popleft()
+
+    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
+        self._on_input, self._ended = on_input, trio.Event()
+        try:
+            self._call()
+            await self._ended.wait()
+        finally:
+            self._on_input = None
+        if self.was_closed_here:
+            raise trio.ClosedResourceError
+
+    def _call(self) -> None:
+        has_come = self.is_closed or self.came
+        if self._on_input is not None and has_come and (not self._on_input() or self.is_closed):
+            self.stop_waiting()
+
+    def stop_waiting(self) -> None:
+        self._ended.set()
