@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import trio
 
@@ -76,6 +77,8 @@ def target_of(step: Step, targets: Mapping[int | None, Target]) -> Target:
 class Replay:
     """One run. ``rewrite`` returns the body to send; ``dial`` opens connections; ``volatile`` fields are not compared.
 
+    Differences name topics by ``topic_names``, where a response has only their ids.
+
     ``restart`` is called with the broker id of each of ``restarts`` that is needed, at its place in the recording.
     ``run`` raises CaptureError if the first target is unreachable, and whatever ``restart`` raises. Other failures are
     in ``outcomes``, also after cancellation. Like Kafka's client it closes a connection when a response times out; it
@@ -92,6 +95,7 @@ class Replay:
         speed: float | None = 1.0,
         answer_seconds: float = ANSWER_SECONDS,
         volatile: frozenset[str] = VOLATILE,
+        topic_names: Mapping[str, str] = MappingProxyType({}),
         restarts: Iterable[Restart] = (),
         restart: Callable[[int], Awaitable[object]] | None = None,
     ) -> None:
@@ -104,6 +108,7 @@ class Replay:
         self._speed = speed
         self._answer_seconds = answer_seconds
         self._volatile = volatile
+        self._topic_names = topic_names
         self._in_flight: dict[Step, _InFlight] = {}
         self._connections: dict[tuple[int, Target], _Connection] = {}  # by the number of the recorded one
         self._silent: set[Target] = set()
@@ -128,7 +133,7 @@ class Replay:
     def outcomes(self) -> list[Outcome]:
         """Known so far."""
         return [
-            _compared(step, self._in_flight[step], self._volatile)
+            _compared(step, self._in_flight[step], self._volatile, self._topic_names)
             if step in self._in_flight
             else Outcome(step, Verdict.UNSENT)
             for step in self._steps
@@ -295,7 +300,7 @@ def _body(request: Request) -> wire.Message:
     return request.body
 
 
-def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str]) -> Outcome:
+def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str], names: Mapping[str, str]) -> Outcome:
     recorded = step.response
     if not in_flight.known.is_set():
         in_flight.failed("no response before the end")
@@ -309,5 +314,6 @@ def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str]) -> Out
         wire.as_dict(recorded.body, recorded.version),
         wire.as_dict(in_flight.answer, step.request.version),
         volatile=volatile,
+        names=names,
     )
     return Outcome(step, Verdict.DIFFERENT if fields else Verdict.SAME, tuple(fields), in_flight.answer)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from kce import wire
@@ -108,28 +110,50 @@ def with_topic_ids(value: Any, ids: Mapping[uuid.UUID, uuid.UUID]) -> Any:
 #: Fields that differ between runs without meaning.
 VOLATILE = frozenset({"throttle_time_ms", "log_append_time_ms"})
 
-#: Fields that identify the elements of arrays without an order.
-_IDENTITIES = ("topic_name", "name", "topic", "topic_id", "partition_index", "partition", "index", "api_key", "node_id")
+#: Fields that identify the elements of arrays without an order: the first of each row that an element has.
+_IDENTITIES = (
+    ("topic_name", "name", "topic", "topic_id"), ("partition_index", "partition", "index"), ("api_key",), ("node_id",),
+)  # fmt: skip
 
 
-def differences(recorded: Any, replayed: Any, *, volatile: frozenset[str] = VOLATILE, path: str = "") -> list[str]:
-    """List differences of two bodies (from ``wire.as_dict``): ``path: recorded value, replayed value``."""
+def differences(
+    recorded: Any,
+    replayed: Any,
+    *,
+    volatile: frozenset[str] = VOLATILE,
+    names: Mapping[str, str] = MappingProxyType({}),
+    path: str = "",
+) -> list[str]:
+    """List differences of two bodies (from ``wire.as_dict``): ``path: recorded value, replayed value``.
+
+    In a path, what is about a topic, partition or broker has its name or number, else its place; ``names`` are topics'
+    by their ids. Arrays of different lengths are compared by these, if they tell all elements apart.
+    """
+    inner = partial(differences, volatile=volatile, names=names)
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
         return [
             line
             for name in sorted(recorded.keys() | replayed.keys(), key=str)
             if name not in volatile
-            for line in differences(
-                recorded.get(name), replayed.get(name), volatile=volatile, path=f"{path}.{name}" if path else str(name)
-            )
+            for line in inner(recorded.get(name), replayed.get(name), path=f"{path}.{name}" if path else str(name))
         ]
-    if _is_array(recorded) and _is_array(replayed) and len(recorded) == len(replayed):
-        pairs = zip(sorted(recorded, key=_identity), sorted(replayed, key=_identity), strict=True)
-        return [
-            line
-            for at, (one, other) in enumerate(pairs)
-            for line in differences(one, other, volatile=volatile, path=f"{path}[{at}]")
-        ]
+    if _is_array(recorded) and _is_array(replayed):
+        one, other = ([(_identity(each, names), each) for each in array] for array in (recorded, replayed))
+        if len(one) == len(other):
+            pairs = zip(sorted(one, key=_order), sorted(other, key=_order), strict=True)
+            return [
+                line
+                for at, ((label, a), (same, b)) in enumerate(pairs)
+                for line in inner(a, b, path=f"{path}[{'-'.join(label) if label and label == same else at}]")
+            ]
+        then, now = dict(one), dict(other)
+        if len(then) == len(one) and len(now) == len(other) and () not in {*then, *now}:
+            labels = sorted(then.keys() | now.keys(), key=_padded)
+            return [
+                line
+                for label in labels
+                for line in inner(then.get(label), now.get(label), path=f"{path}[{'-'.join(label)}]")
+            ]
     if recorded == replayed:
         return []
     return [f"{path}: {_shown(path, recorded)} recorded, {_shown(path, replayed)} now"]
@@ -146,7 +170,18 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def _identity(element: Any) -> tuple[str, ...]:
+def _identity(element: Any, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Its topic, partition, API or broker; empty if it has none."""
     if not isinstance(element, Mapping):
         return ()
-    return tuple(str(element.get(name)).rjust(12) for name in _IDENTITIES)
+    found = (next((element[name] for name in row if element.get(name) is not None), None) for row in _IDENTITIES)
+    return tuple(names.get(str(value), str(value)) for value in found if value is not None)
+
+
+def _padded(identity: tuple[str, ...]) -> tuple[str, ...]:
+    """In the order of numbers."""
+    return tuple(each.rjust(12) for each in identity)
+
+
+def _order(identified: tuple[tuple[str, ...], Any]) -> tuple[str, ...]:
+    return _padded(identified[0])

@@ -17,7 +17,7 @@ import trio
 from kce import wire
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges import selection
-from kce.captures.exchanges.pairing import Request
+from kce.captures.exchanges.pairing import Peers, Request
 from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import Renderer
 from kce.captures.files.locations import expand
@@ -47,6 +47,7 @@ from kce.harness.running import command, find_cluster, running_clusters
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 CURRENT = "current"
+_SHOWN_CLIENTS = 20
 
 
 @click.command(
@@ -204,7 +205,8 @@ def replay(
         dial = partial(_dial, recorder, ClientSecurity.of_file(command_config))
         run = Replay(
             steps, targets, dial=dial, rewrite=rewriter, speed=None if no_wait else speed,
-            answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile), restarts=restarted,
+            answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile),
+            topic_names=recording.topic_names(), restarts=restarted,
             restart=partial(_restart, find_cluster(cluster_file), rewriter) if restart else None,
         )  # fmt: skip
         if role == "controller" and not can_be_found(steps):
@@ -234,12 +236,20 @@ def _read(names: list[str], ports: Ports, tls_keys: str | None) -> Recording:
 
 
 def _one_connection(file: str, steps: list[Step]) -> None:
-    peers = {step.request.peers: None for step in steps}
-    if len(peers) > 1:
+    """Raises CaptureError for several. It shows one connection of each client id."""
+    connections = {step.request.peers for step in steps}
+    if len(connections) > 1:
+        clients: dict[str | None, Peers] = {}
+        for step in steps:
+            clients.setdefault(step.request.client_id, step.request.peers)
         some = ", ".join(
-            f"{p.connection} ({endpoint_text(*p.client)} to {endpoint_text(*p.server)})" for p in [*peers][:5]
+            f"{peers.connection} ({client_id!r} to {endpoint_text(*peers.server)})"
+            for client_id, peers in [*clients.items()][:_SHOWN_CLIENTS]
         )
-        raise CaptureError(f"{file}: {len(peers)} connections; a client is one of them, by --connection: {some}, ...")
+        raise CaptureError(
+            f"{file}: {len(connections)} connections; a client is one of them, by --connection N. The first of each "
+            f"client id: {some}{', ...' if len(clients) > _SHOWN_CLIENTS else ''}; `kce decode --json` shows all"
+        )
 
 
 def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]:

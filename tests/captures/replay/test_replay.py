@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 import trio
 import trio.testing
@@ -122,6 +124,30 @@ async def test_differences_are_named_field_by_field(autojump_clock):
     assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME, Verdict.DIFFERENT, Verdict.SAME]
     assert outcomes[1].fields == ("error_code: NONE recorded, STALE_CONTROLLER_EPOCH now",)
     assert "UpdateMetadata v6 #101" in str(outcomes[1])
+
+
+async def test_differences_name_topics_of_which_a_response_has_only_the_ids(autojump_clock):
+    talk, topic_id = Conversation(), uuid.UUID(int=7)
+    orders = wire.LeaderAndIsrTopicState(topic_name="orders", topic_id=topic_id)
+    request = wire.LeaderAndIsrRequest(controller_id=1, controller_epoch=3, broker_epoch=25, topic_states=(orders,))
+
+    def answer(error_code):
+        partition = wire.LeaderAndIsrPartitionError(partition_index=4, error_code=error_code)
+        return wire.LeaderAndIsrResponse(
+            topics=(wire.LeaderAndIsrTopicError(topic_id=topic_id, partition_errors=(partition,)),)
+        )
+
+    talk.ask(request, 7, 1, "1")
+    talk.answer(answer(0), 7, 1)
+    recording = talk.recording()
+
+    async def refuse(number, _header, _body):
+        return answer(11)
+
+    outcomes, _ = await replayed(recording, refuse, topic_names=recording.topic_names())
+    assert outcomes[0].fields == (
+        "topics[orders].partition_errors[4].error_code: NONE recorded, STALE_CONTROLLER_EPOCH now",
+    )
 
 
 async def test_what_is_not_answered_is_missing(autojump_clock):

@@ -49,7 +49,30 @@ def test_differences_know_what_order_and_what_time_are_worth():
     one = {"throttle_time_ms": 1, "topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 3}]}
     other = {"throttle_time_ms": 2, "topics": [{"name": "b", "error_code": 5}, {"name": "a", "error_code": 0}]}
     assert differences(one, other) == [
-        "topics[1].error_code: UNKNOWN_TOPIC_OR_PARTITION recorded, LEADER_NOT_AVAILABLE now"
+        "topics[b].error_code: UNKNOWN_TOPIC_OR_PARTITION recorded, LEADER_NOT_AVAILABLE now"
     ]
     assert differences([1, 2], [1]) == [": [1, 2] recorded, [1] now"]
     assert differences({"a": 1}, {"b": 1}) == ["a: 1 recorded, None now", "b: None recorded, 1 now"]
+
+
+def test_differences_name_topics_partitions_and_brokers():
+    old = [{"topic_name": "a", "partition_index": number, "error_code": 0} for number in (2, 10)]
+    new = [{"topic_name": "a", "partition_index": number, "error_code": error} for number, error in ((10, 11), (2, 0))]
+    assert differences({"partition_errors": old}, {"partition_errors": new}) == [
+        "partition_errors[a-10].error_code: NONE recorded, STALE_CONTROLLER_EPOCH now"
+    ]
+    old, new = ([{"topic_id": "an id", "partitions": [{"index": 3, "offset": n}]}] for n in (1, 2))
+    assert differences(old, new, names={"an id": "orders"}) == ["[orders].partitions[3].offset: 1 recorded, 2 now"]
+    assert differences(old, new) == ["[an id].partitions[3].offset: 1 recorded, 2 now"]
+    assert differences([{"node_id": 1, "port": 1}], [{"node_id": 1, "port": 2}]) == ["[1].port: 1 recorded, 2 now"]
+
+
+def test_of_arrays_only_what_one_of_them_lacks_is_different():
+    old, new = ([{"name": name, "error_code": 0} for name in names] for names in (("a", "b"), ("c", "a", "b")))
+    assert differences({"topics": old}, {"topics": new}) == [f"topics[c]: None recorded, {new[0]} now"]
+    twice = [*new, new[0]]
+    assert differences(old, twice) == [f": {old} recorded, {twice} now"]
+
+
+def test_what_has_another_identity_has_its_place():
+    assert differences([{"name": "a"}], [{"name": "b"}]) == ["[0].name: 'a' recorded, 'b' now"]
