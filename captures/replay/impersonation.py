@@ -35,7 +35,8 @@ _EPOCHS = frozenset({
 class AnsweredRequest:
     """A live request and the recorded one whose response it got; ``exact`` if they match, ignoring epochs.
 
-    ``repeats`` counts further requests that got the same response because no other was unused.
+    ``repeats`` counts further requests that got the same response because no other was unused, or that got none for the
+    same reason.
     """
 
     api_name: str
@@ -48,10 +49,10 @@ class AnsweredRequest:
 
     def __str__(self) -> str:
         what = f"{self.api_name} v{self.version} #{self.correlation_id}"
-        if self.step is None:
-            return f"{what}: {self.why}"
-        like = "as" if self.exact else "without an exact match, as"
         more = f", and {self.repeats} more" if self.repeats else ""
+        if self.step is None:
+            return f"{what}: {self.why}{more}"
+        like = "as" if self.exact else "without an exact match, as"
         return f"{what}: answered {like} packet {self.step.request.place.packet}{more}"
 
 
@@ -67,6 +68,7 @@ class Impersonator:
         self._unused: dict[int, list[_Recorded]] = {}
         self._last: dict[int, Step] = {}
         self._last_answered: dict[int, AnsweredRequest] = {}
+        self._refused: dict[tuple[str, int, str], AnsweredRequest] = {}
         for step in sorted(steps, key=lambda step: step.request.place):
             if step.response is not None and step.response.body is not None and step.request.body is not None:
                 plain = wire.as_dict(step.request.body, step.request.version)
@@ -95,7 +97,7 @@ class Impersonator:
         try:
             header, body = wire.decode_request(frame)
         except wire.DecodeError as e:
-            self.answered.append(AnsweredRequest("unknown", -1, -1, None, False, f"could not be decoded ({e})"))
+            self._unanswered(AnsweredRequest("unknown", -1, -1, None, False, f"could not be decoded ({e})"))
             return None, 0
         name = wire.api(header.api_key).name
         plain = wire.as_dict(body, header.api_version)
@@ -104,7 +106,7 @@ class Impersonator:
         entry = AnsweredRequest(name, header.api_version, header.correlation_id, step, exact)
         if step is None or step.response is None or step.response.body is None or step.request.body is None:
             entry.step, entry.why = None, "no response to such a request was recorded"
-            self.answered.append(entry)
+            self._unanswered(entry)
             return None, 0
         then, now = _topic_ids(wire.as_dict(step.request.body, step.request.version)), _topic_ids(plain)
         ids = {then[topic]: now[topic] for topic in then.keys() & now.keys()}
@@ -113,13 +115,13 @@ class Impersonator:
                 with_topic_ids(step.response.body, ids),
                 api_version=header.api_version, correlation_id=header.correlation_id,
             )  # fmt: skip
-        except wire.EncodeError as e:
+        except wire.EncodeError:
             entry.step = None
             entry.why = (
                 f"the recorded response is of version {step.response.version} and cannot be given in this one: let "
-                f"the controller have the inter.broker.protocol.version of the recorded ({e})"
+                "the controller have the inter.broker.protocol.version of the recorded"
             )
-            self.answered.append(entry)
+            self._unanswered(entry)
             return None, 0
         if unused:
             self._last_answered[header.api_key] = entry
@@ -127,6 +129,14 @@ class Impersonator:
         else:
             self._last_answered[header.api_key].repeats += 1
         return answer, step.response.latency_ns
+
+    def _unanswered(self, entry: AnsweredRequest) -> None:
+        """A peer that gets no answer asks again, and again: that is one entry."""
+        same = self._refused.setdefault((entry.api_name, entry.version, entry.why), entry)
+        if same is entry:
+            self.answered.append(entry)
+        else:
+            same.repeats += 1
 
     def _match(self, api_key: int, plain: Any) -> tuple[Step | None, bool]:
         unused = self._unused.get(api_key, [])

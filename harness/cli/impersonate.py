@@ -47,9 +47,12 @@ async def be_broker(
         for name in listeners:
             bound = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
             endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
-        async with _registered(registry, RegisteredBroker(BrokerId(broker_id), tuple(endpoints), rack)):
+        broker_itself = RegisteredBroker(BrokerId(broker_id), tuple(endpoints), rack)
+        async with _registered(registry, broker_itself) as lacking:
             with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
+                if lacking:
+                    click.echo(f"kce: {lacking}", err=True)
                 await anext(signals)
                 code = _print_answered(broker)
                 # `timeout` signals its child, and then the child's group: that is no second wish
@@ -64,16 +67,20 @@ def _print_answered(broker: Impersonator) -> int:
     """The exit code."""
     for answered in broker.answered:
         click.echo(str(answered))
-    unanswered = sum(1 for answered in broker.answered if answered.step is None)
+    unanswered = sum(1 + answered.repeats for answered in broker.answered if answered.step is None)
     requests = sum(1 + answered.repeats for answered in broker.answered)
     click.echo(f"{requests} requests, {unanswered} of them without a recorded response")
     return 1 if unanswered else 0
 
 
 @contextlib.asynccontextmanager
-async def _registered(registry: tuple[str | None, Path | None], broker: RegisteredBroker) -> AsyncIterator[None]:
-    """Like a broker, it registers again in every new session: an expired one takes its registration with it."""
+async def _registered(registry: tuple[str | None, Path | None], broker: RegisteredBroker) -> AsyncIterator[str | None]:
+    """Yields what it lacks beside the other brokers.
+
+    Like a broker, it registers again in every new session: an expired one takes its registration with it.
+    """
     async with connected(*registry) as zk:
+        others = [each for each, _ in (await zk.get_brokers(watch=False)).values()]
         await _register(zk, broker)
         lost, established = trio.open_memory_channel[None](1)
 
@@ -95,8 +102,20 @@ async def _registered(registry: tuple[str | None, Path | None], broker: Register
         zk.store.on_session = changed
         async with trio.open_nursery() as nursery:
             nursery.start_soon(register_again)
-            yield
+            yield _lacking(broker, others)
             nursery.cancel_scope.cancel()
+
+
+def _lacking(broker: RegisteredBroker, others: Sequence[RegisteredBroker]) -> str | None:
+    """A cluster's nodes reach one another by listeners of the same names."""
+    names = dict.fromkeys(endpoint.listener for other in others for endpoint in other.endpoints)
+    own = [endpoint.listener for endpoint in broker.endpoints]
+    if not (lacking := [name for name in names if name not in own]):
+        return None
+    options = " ".join(f"--listener {name}" for name in names)
+    return (
+        f"the other brokers also have {', '.join(lacking)}, and it may not be reached without: {options} offers these"
+    )
 
 
 async def _register(zk: KafkaZkClient, broker: RegisteredBroker) -> None:

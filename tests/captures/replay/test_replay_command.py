@@ -26,7 +26,10 @@ from kce.captures.replay.impersonation import Impersonator
 from kce.captures.replay.recording import Recording
 from kce.harness import Cluster
 from kce.harness.cli import cli, impersonate
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import Endpoint
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, RegisteredBroker
 from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.captures.made_files import pcap
 from tests.captures.replay.test_impersonation import ask
@@ -225,7 +228,8 @@ async def test_a_second_signal_does_not_lose_what_a_recorded_broker_answered(mon
     assert said[1:] == ["0 requests, 0 of them without a recorded response"]
 
 
-async def test_a_recorded_broker_registers_again_when_its_session_has_expired(monkeypatch):
+async def memory_registry(monkeypatch):
+    """(server, store, client, messages) of the ZooKeeper of a cluster; commands connect to it."""
     server = MemoryZooKeeper()
     store = server.connect()
     zk = KafkaZkClient(store, now_ms=lambda: 0, new_uuid=uuid.uuid4)
@@ -238,6 +242,11 @@ async def test_a_recorded_broker_registers_again_when_its_session_has_expired(mo
     say, said = trio.open_memory_channel(10)
     monkeypatch.setattr(impersonate, "connected", connected)
     monkeypatch.setattr(impersonate.click, "echo", lambda text, err=False: say.send_nowait(text))
+    return server, store, zk, said
+
+
+async def test_a_recorded_broker_registers_again_when_its_session_has_expired(monkeypatch):
+    server, store, _, said = await memory_registry(monkeypatch)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(impersonate.be_broker, Impersonator([]), 2, None, ["DATA"], (None, None), None)
         with trio.fail_after(10):
@@ -247,6 +256,23 @@ async def test_a_recorded_broker_registers_again_when_its_session_has_expired(mo
             assert await said.receive() == "kce: registered again: the ZooKeeper session had expired"
         assert server.peek("/brokers/ids/2") is not None
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("offered", "is_told"), [(["DATA"], True), (["CONTROL", "DATA"], False)])
+async def test_a_recorded_broker_without_the_listener_of_the_controller_says_so(offered, is_told, monkeypatch):
+    _, _, zk, said = await memory_registry(monkeypatch)
+    endpoints = tuple(Endpoint(name, "PLAINTEXT", "127.0.0.1", 9092) for name in ("CONTROL", "DATA"))
+    await zk.register_broker(RegisteredBroker(BrokerId(1), endpoints), MetadataVersion.parse("3.9"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(impersonate.be_broker, Impersonator([]), 2, None, offered, (None, None), None)
+        with trio.fail_after(10):
+            assert (await said.receive()).startswith("kce: registered with ")
+        nursery.cancel_scope.cancel()
+    told = [] if said.statistics().current_buffer_used == 0 else [said.receive_nowait()]
+    assert told == is_told * [
+        "kce: the other brokers also have CONTROL, and it may not be reached without: "
+        "--listener CONTROL --listener DATA offers these"
+    ]
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.
