@@ -7,6 +7,10 @@ class HarnessError(Exception):
     """Something outside this program is wrong. The text names it, where it is, and what to do."""
 
 
+class InvalidArgument(HarnessError):
+    """A value that cannot be, in whatever state a cluster is."""
+
+
 class NodeHalted(HarnessError):
     """A node has ended as Kafka ends a broker that cannot go on: at once, and its ZooKeeper session lasts."""
 

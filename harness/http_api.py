@@ -19,8 +19,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kce.harness.actions import ACTIONS, ARGUMENTS, BY_NAME
-from kce.harness.errors import HarnessError
+from kce.harness.actions import ACTIONS, ARGUMENTS, BY_NAME, Action
+from kce.harness.errors import HarnessError, InvalidArgument
 from kce.harness.http_server import HttpRequest, HttpResponse
 
 #: executes a command of the supervisor; raises HarnessError
@@ -61,11 +61,24 @@ class HttpApi:
         if action is not None and action.values(arguments) is None:
             wanted = ", ".join(f"{name} ({ARGUMENTS[name][0].__name__})" for name in action.arguments)
             return _json(400, {"error": f"{command} needs {wanted} in the path or in the body"})
+        if action is not None and (why := _not_understood(action, fields)) is not None:
+            return _json(400, {"error": why})
         try:
             return _json(200, await self._execute({**arguments, "command": command}))
         except HarnessError as e:
-            unknown = str(e).startswith(("there is no ", "not a command: "))
-            return _json(404 if unknown else 409 if groups else 400, {"error": str(e)})
+            unknown = str(e).startswith(("there is no ", "unknown topic ", "not a command: "))
+            invalid = isinstance(e, InvalidArgument) or action is None
+            return _json(404 if unknown else 400 if invalid else 409, {"error": str(e)})
+
+
+def _not_understood(action: Action, fields: dict[str, Any]) -> str | None:
+    """What of a body has no meaning: to ignore a misspelt name would hide it."""
+    known = (*action.arguments, "wait")
+    if unknown := [name for name in fields if name not in known]:
+        return f"{action.words} has no {', '.join(unknown)}; it has {', '.join(known)}"
+    if type(fields.get("wait", False)) is not bool:
+        return f"wait={fields['wait']!r}: must be true or false"
+    return None
 
 
 _TEXTS = {name for name, (kind, _) in ARGUMENTS.items() if kind is str}

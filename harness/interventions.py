@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kce.harness.errors import HarnessError
+from kce.harness.errors import HarnessError, InvalidArgument
 from kce.harness.faults import Rule, hold_control_requests
 from kce.harness.members import Member
 from kce.harness.node import Lag
@@ -160,7 +160,7 @@ class Interventions:
         """Delay what the node sends to ZooKeeper until `heal`. Raises HarnessError below 0 s."""
         self.member(node_id)
         if not 0 <= seconds < float("inf"):
-            raise HarnessError(f"nothing takes {seconds:g} s longer")
+            raise InvalidArgument(f"nothing takes {seconds:g} s longer")
         self.world.delay_zookeeper(node_id, seconds)
 
     async def mute_zookeeper(self: Faulty, node_id: int) -> None:
@@ -227,7 +227,7 @@ class Interventions:
         next one has the epoch after this. Raises HarnessError where there is no /controller_epoch, and for an epoch
         that nobody could read."""
         if not -(2**31) <= epoch < 2**31:
-            raise HarnessError(f"a controller epoch has 32 bits: {epoch} does not fit")
+            raise InvalidArgument(f"a controller epoch has 32 bits: {epoch} does not fit")
         await _remember_epoch(self)
         await _rewrite(self, znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))
 

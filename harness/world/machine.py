@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from kce.harness.errors import HarnessError
+from kce.harness.errors import InvalidArgument
 
 #: a clock goes wrong by at most so much: ten years
 MOST_CLOCK_S: Final = 10 * 365 * 86_400
@@ -44,16 +44,16 @@ class Machine(_Faults):
         self.update(asdict(_Faults()))
 
     def jump_clock(self, seconds: float) -> None:
-        """Raises HarnessError for a clock that would be too wrong."""
+        """Raises InvalidArgument for a clock that would be too wrong."""
         ahead = seconds + self.clock_ns / 1e9
         if not abs(ahead) <= MOST_CLOCK_S:  # nor NaN
-            raise HarnessError(f"a clock cannot be wrong by {ahead:g} s, only by {MOST_CLOCK_S} s")
+            raise InvalidArgument(f"a clock cannot be wrong by {ahead:g} s, only by {MOST_CLOCK_S} s")
         self.clock_ns += round(seconds * 1e9)
 
     def slow_disk(self, seconds: float) -> None:
-        """Raises HarnessError for a delay that cannot be."""
+        """Raises InvalidArgument for a delay that cannot be."""
         if not (math.isfinite(seconds) and 0 <= seconds <= MOST_DISK_DELAY_S):
-            raise HarnessError(f"a disk cannot be slower by {seconds:g} s, only by 0 to {MOST_DISK_DELAY_S} s")
+            raise InvalidArgument(f"a disk cannot be slower by {seconds:g} s, only by 0 to {MOST_DISK_DELAY_S} s")
         self.disk_delay_s = seconds
 
     def use_disk(self, written: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
 from kce.harness.http_api import HttpApi
 from kce.harness.http_server import HttpRequest
+from kce.harness.world.machine import Machine
 
 
 class FakeTarget:
@@ -37,6 +39,12 @@ class FakeTarget:
             return None
         if command == "delete-controller":
             return "/controller is deleted"
+        if request.get("topic") == "nope":
+            raise HarnessError("unknown topic nope; existing topics: none")
+        if command == "clock jump":
+            Machine(time.sleep).jump_clock(request["seconds"])
+        if command == "zookeeper kill-leader":
+            raise HarnessError("ZooKeeper is no ensemble of this cluster")
         if "topic" in request or "dir" in request:
             return f"{command} {request}"
         if request.get("node") == 2:
@@ -79,7 +87,7 @@ async def test_arguments_come_from_the_path_and_the_body() -> None:
     status, answer = await client("POST", "/topics/a.b/partitions/3/isr/shrink", {"broker": 2, "wait": True})
     named = {"broker": 2, "wait": True, "topic": "a.b", "partition": 3, "command": "isr shrink"}
     assert (status, answer["text"]) == (200, f"isr shrink {named}")
-    status, answer = await client("POST", "/nodes/1/log-dirs/fail", {"dir": "/logs/1", "node": 9, "command": "kill"})
+    status, answer = await client("POST", "/nodes/1/log-dirs/fail", {"dir": "/logs/1", "node": 9})
     named = {"dir": "/logs/1", "node": 1, "command": "log-dir fail"}
     assert (status, answer["text"]) == (200, f"log-dir fail {named}")
 
@@ -132,6 +140,12 @@ async def test_a_fault_from_its_beginning_to_its_end() -> None:
             "isr heal needs topic (str), partition (int)",
         ),
         ("POST", "/topics/t/u/partitions/0/isr/heal", {"broker": 2}, 404, "there is no /topics/t/u/"),
+        ("POST", "/topics/nope/partitions/0/isr/heal", {"broker": 2}, 404, "unknown topic nope"),
+        ("POST", "/nodes/1/clock/jump", {"seconds": 1e300}, 400, "a clock cannot be wrong by 1e+300 s"),
+        ("POST", "/zookeeper/kill-leader", None, 409, "no ensemble"),
+        ("POST", "/nodes/1/kill", {"wiat": True}, 400, "kill has no wiat; it has node, wait"),
+        ("POST", "/nodes/1/kill", {"command": "pause"}, 400, "kill has no command; it has node, wait"),
+        ("POST", "/nodes/1/kill", {"wait": "yes"}, 400, "wait='yes': must be true or false"),
     ],
 )
 async def test_errors(method: str, path: str, body: object, status: int, error: str) -> None:
