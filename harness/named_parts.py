@@ -21,11 +21,19 @@ _KINDS: Final = {
     **dict.fromkeys(("topic_name", "topic", "name"), "topic"),
     "topic_id": "topic_id",
     **dict.fromkeys(("partition_index", "partition", "index", "partition_id"), "partition"),
-    **{name: name for name in ("group_id", "transactional_id", "producer_id")},
+    **{name: name for name in ("group_id", "transactional_id", "producer_id", "resource_type", "resource_name")},
 }
+#: the type of a resource that is a topic, whose name is in `resource_name`
+_TOPIC_RESOURCE: Final = 2
+#: fields with parts whose `name` is that of something else: a setting, an assignor, a feature, a user
+_NAMES_OF_OTHERS: Final = frozenset({
+    "configs", "synonyms", "protocols", "supported_features", "finalized_features", "users", "deletions", "upsertions",
+})  # fmt: skip
 #: fields with plain numbers and names
 _PARTITIONS: Final = ("partitions", "partition_indexes")
 _TOPICS: Final = ("topic_names",)
+#: what says that a part is about a topic, a partition or a resource
+_SUBJECTS: Final = frozenset({"topic", "topic_id", "partition", "resource_name"})
 _ERRORS: Final = ("error_code", "partition_error_code")
 
 About = Mapping[str, Any]
@@ -57,6 +65,8 @@ class Names:
             kind, value = _KINDS.get(f.name), getattr(part, f.name)
             if kind is not None and value is not None and (kind != "topic" or value):
                 about[kind] = value
+        if about.get("resource_type") == _TOPIC_RESOURCE:
+            about["topic"] = about["resource_name"]
         if "topic" not in about and "topic_id" in about and (name := self.topic_name(about["topic_id"])) is not None:
             about["topic"] = name
         return about
@@ -70,9 +80,7 @@ def is_named(message: Any, names: Names) -> bool:
 def without(message: Any, names: Names) -> Any | None:
     """The message without the parts that ``names`` selects; None if no other part names a topic or a partition."""
     rest = _filtered(message, names, {}, keep=False)
-    is_left = any(
-        "topic" in about or "topic_id" in about or "partition" in about for _, about in _walk(rest, names, {})
-    )
+    is_left = any(about.keys() & _SUBJECTS for _, about in _walk(rest, names, {}))
     return rest if is_left else None
 
 
@@ -145,12 +153,17 @@ def _walk(part: Any, names: Names, outer: About) -> Iterator[tuple[Any, About]]:
 
 
 def _lists(part: Any) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The fields that have parts, of which there is at least one."""
+    """The fields that have parts, of which there is at least one, but for those that are about something else."""
     if isinstance(part, (str, int)):
         return
     for f in dataclasses.fields(part):
         value = getattr(part, f.name)
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__getitem__") or not len(value):
+        if (
+            f.name in _NAMES_OF_OTHERS
+            or isinstance(value, (str, bytes))
+            or not hasattr(value, "__getitem__")
+            or not len(value)
+        ):
             continue
         if dataclasses.is_dataclass(value[0]) or f.name in (*_PARTITIONS, *_TOPICS):
             yield f.name, value
@@ -178,7 +191,7 @@ def _built(cls: Any, leaves: list[About], used: frozenset[str], error: ErrorCode
     if inner:
         return cls(**values, **inner)
     codes = dict.fromkeys((f.name for f in fields if f.name in _ERRORS), error)
-    return cls(**values, **codes) if used and codes and kinds.keys() & {"topic", "topic_id", "partition"} else None
+    return cls(**values, **codes) if used and codes and kinds.keys() & _SUBJECTS else None
 
 
 def _with_error(part: Any, error: ErrorCode) -> Any:

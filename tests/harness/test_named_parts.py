@@ -288,6 +288,48 @@ def test_what_has_errors_only_as_a_whole_is_not_refused_in_parts() -> None:
     assert refusal(create, wire.CreateTopicsResponse(), Names("t", 0), ERROR, 7) is None
 
 
+def answer_with_errors(request: Any, version: int, names: Names) -> tuple[Any, Any]:
+    """What is refused of a request, and what is left of it."""
+    handler = next(h for h in HANDLERS if h.api_key == request.__api_key__)
+    frame = wire.encode_request(request, api_version=version, correlation_id=1, client_id=None)
+    context = RequestContext(wire.decode_request(frame)[0], None)  # type: ignore[arg-type]
+    fine = handler.error_response(request, context, ErrorCode.NONE)
+    return refusal(request, fine, names, ERROR, version), without(request, names)
+
+
+def test_a_topic_with_settings_is_refused_alone() -> None:
+    settings = (wire.CreatableTopicConfig(name="retention.ms", value="1"),)
+    create = wire.CreateTopicsRequest(topics=tuple(wire.CreatableTopic(name=name, configs=settings) for name in "tu"))
+    refused, rest = answer_with_errors(create, 7, Names("t"))
+    assert [(topic.name, topic.error_code) for topic in refused.topics] == [("t", ERROR)]
+    assert rest.topics == create.topics[1:]
+
+
+def test_names_of_settings_assignors_and_users_are_no_topics() -> None:
+    settings = (wire.CreatableTopicConfig(name="x", value="1"),)
+    for message in (
+        wire.CreateTopicsRequest(topics=(wire.CreatableTopic(name="t", configs=settings),)),
+        wire.JoinGroupRequest(protocols=(wire.JoinGroupRequestProtocol(name="x"),)),
+        wire.DescribeUserScramCredentialsRequest(users=(wire.UserName(name="x"),)),
+        wire.ApiVersionsResponse(supported_features=(wire.SupportedFeatureKey(name="x"),)),
+    ):
+        assert not is_named(message, Names("x")), message
+
+
+def test_the_settings_of_a_topic_name_it() -> None:
+    resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource
+    settings = (wire.IncrementalAlterConfigsRequestAlterableConfig(name="retention.ms", value="1"),)
+    alter = wire.IncrementalAlterConfigsRequest(
+        resources=tuple(
+            resource(resource_type=kind, resource_name=name, configs=settings)
+            for kind, name in ((2, "t"), (4, "t"), (2, "u"))  # topics, and a broker
+        )
+    )
+    refused, rest = answer_with_errors(alter, 1, Names("t"))
+    assert [(one.resource_type, one.resource_name, one.error_code) for one in refused.responses] == [(2, "t", ERROR)]
+    assert rest.resources == alter.resources[1:]
+
+
 def test_partitions_of_the_response_are_replaced() -> None:
     """A fetch session answers for what was taken out of a request."""
     assert codes(merged(committed(("t", 0), ("t", 1)), committed(("t", 1)))) == {("t", 0, 0), ("t", 1, 0)}
