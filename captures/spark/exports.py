@@ -33,10 +33,12 @@ def rendered(found: Findings, form: str) -> str:
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Raises CaptureError if its folder does not exist."""
+    """Raises CaptureError if its folder does not exist, or it is one: a long analysis would be in vain."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise CaptureError(f"{os.fspath(path)}: there is no folder {folder} for the report")
+    if Path(path).is_dir():
+        raise CaptureError(f"{os.fspath(path)}: a folder, not a file for the report")
 
 
 def write_report(found: Findings, path: str | os.PathLike[str], form: str = "html") -> None:

@@ -338,6 +338,8 @@ def test_a_failure_of_java_is_said_with_its_first_cause():
 def test_targets_are_checked_before_anything_is_read(tmp_path):
     with pytest.raises(CaptureError, match="there is no folder"):
         analyze([ZOMBIE], report=tmp_path / "nowhere" / "report.html")
+    with pytest.raises(CaptureError, match="a folder, not a file for the report"):
+        analyze([tmp_path / "nowhere"], report=tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(CaptureError, match="cannot be written"):
         analyze([ZOMBIE], out=tmp_path / "file")
