@@ -410,7 +410,7 @@ class Node:
             )
             comment = f"node {self.id}: {where}"
             try:
-                self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
+                self.links.recorder = Recorder(self._record, comment=comment, clock=self.links.now_ns)
             except CaptureError as e:
                 raise HarnessError(str(e)) from None
 

@@ -91,7 +91,9 @@ class NodeLinks:
         self._sasl = sasl or {}
         self.node_id = node_id
         self.recorder: Recorder | None = None
-        self.now_ns = world.now_ns
+        #: the time of what is observed: that of the cluster, also where the node's clock is wrong. Else a recording
+        #: would go back in time in the midst of connections, and the nodes' parts of it would not fit together
+        self.now_ns = lambda: world.now_ns() - world.machine.clock_ns
         #: those that are open
         self.accepted: WeakSet[Link] = WeakSet()
         self._world = world

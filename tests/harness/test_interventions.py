@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.replay.recording import Recording
 from kce.harness import ActiveController, Cluster, HarnessError, SyncCluster
 from kce.harness.faults import Rule
 from kce.harness.members import InProcessMember
@@ -431,6 +434,23 @@ def test_without_async() -> None:
         (folder,) = cluster.member(2).properties["log.dirs"].split(",")
         cluster.fail_log_dir(2, folder)
         assert cluster.member(2).state == "stopped"
+
+
+async def test_a_recording_has_the_time_of_the_cluster_where_the_clock_of_a_node_is_wrong(tmp_path: Path) -> None:
+    record = tmp_path / "x.pcapng"
+    async with Cluster(3, world=memory(7), properties=FAST, record=record) as cluster:
+        await cluster.create_topic("t", replication_factor=3)
+        for node_id in (1, 2, 3):
+            await cluster.jump_clock(node_id, -DAY_S)
+        await cluster.create_topic("u", replication_factor=3)
+        await cluster.wait_until_settled()
+        events = cluster.history.events()
+    times = [event.time_ns for event in events]
+    assert times == sorted(times)
+    with CaptureFile(record) as capture:
+        steps = Recording.read(capture).steps
+    assert len(steps) == sum(1 for event in events if event.is_request)
+    assert [step for step in steps if step.response is None] == []
 
 
 async def registered_ms(cluster: Cluster, node_id: int) -> int:
