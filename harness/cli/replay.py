@@ -66,7 +66,7 @@ listeners.
 The exit code is 1 if a response differs from the recorded one or is missing.
 """
 )
-@click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.argument("files", metavar="FILES...", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @ports_option
 @click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 @click.option(
@@ -142,10 +142,11 @@ def replay(
     """Replay requests of a capture and compare the responses, or play a recorded broker to a live controller.
 
     Connections and correlation ids are new; causal order and timing are kept. As controller it sends the recorded
-    control requests; as client, the requests of one connection. As broker it registers in ZooKeeper with its own ports
+    control requests; as client, the requests of one connection, with the ids of topics, members and sessions that they
+    had. As broker it registers in ZooKeeper with its own ports
     and answers each request with the response of the best matching recorded one, until Ctrl-C.
 
-    FILE is read like `kce decode` does: several files of one incident, compressed, remote, or standard input (-).
+    FILES are read as by `kce decode`: several are one incident; compressed, remote, or standard input (-).
     """
     if role == "broker" and broker_id is None:
         raise click.UsageError("--as broker needs --broker ID, the broker to play")
