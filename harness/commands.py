@@ -30,6 +30,10 @@ class Target(Protocol):
         """Execute a command that changes something; a sentence, or None for an unknown one. Raises HarnessError."""
         ...
 
+    async def settle(self) -> None:
+        """Wait until it is at rest. Raises HarnessError."""
+        ...
+
 
 class ClusterTarget:
     def __init__(self, cluster: Cluster) -> None:
@@ -56,13 +60,16 @@ class ClusterTarget:
             return None
         method: Callable[..., Awaitable[Any]] = getattr(self._cluster, action.call)
         result = await method(*values)
-        if request.get("wait"):
-            await self._cluster.wait_until_settled()
         return action.done.format_map({**request, "result": result})
+
+    async def settle(self) -> None:
+        await self._cluster.wait_until_settled()
 
 
 class Commands:
-    """Executes one command after the other. ``on_change`` is called with a sentence for each that changes something.
+    """Executes one command after the other, but waits for rest beside others: one of them may be what brings it.
+
+    ``on_change`` is called with a sentence for each that changes something.
 
     ``process``: what describes this process, beside its target.
     """
@@ -81,6 +88,12 @@ class Commands:
 
     async def execute(self, request: dict[str, Any]) -> dict[str, Any]:
         """``request`` has the name of the command and its arguments. Raises HarnessError."""
+        result = await self._execute(request)
+        if request.get("wait") and request.get("command") in BY_NAME:
+            await self._target.settle()
+        return result
+
+    async def _execute(self, request: dict[str, Any]) -> dict[str, Any]:
         async with self._busy:
             match request:
                 case {"command": "describe"}:

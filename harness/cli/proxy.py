@@ -135,6 +135,9 @@ class _Target:
         await trio.lowlevel.checkpoint()
         return None
 
+    async def settle(self) -> None:
+        await trio.lowlevel.checkpoint()
+
 
 async def _serve(
     made: Proxy,

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import trio
 
 from kce.harness.commands import Commands
 from kce.harness.errors import HarnessError
@@ -21,6 +22,7 @@ class FakeTarget:
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
+        self.is_settling, self.is_settled = trio.Event(), trio.Event()
 
     async def add_rule(self, rule: Rule) -> None:
         self.rules.append(rule)
@@ -33,6 +35,10 @@ class FakeTarget:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "cluster"}
+
+    async def settle(self) -> None:
+        self.is_settling.set()
+        await self.is_settled.wait()
 
     async def act(self, command: str, request: dict[str, Any]) -> str | None:
         if command == "hold":  # as of a proxy
@@ -84,12 +90,33 @@ async def test_nodes_and_the_controller() -> None:
 
 async def test_arguments_come_from_the_path_and_the_body() -> None:
     client = Client()
+    client.target.is_settled.set()
     status, answer = await client("POST", "/topics/a.b/partitions/3/isr/shrink", {"broker": 2, "wait": True})
     named = {"broker": 2, "wait": True, "topic": "a.b", "partition": 3, "command": "isr shrink"}
     assert (status, answer["text"]) == (200, f"isr shrink {named}")
     status, answer = await client("POST", "/nodes/1/log-dirs/fail", {"dir": "/logs/1", "node": 9})
     named = {"dir": "/logs/1", "node": 1, "command": "log-dir fail"}
     assert (status, answer["text"]) == (200, f"log-dir fail {named}")
+
+
+async def test_while_a_command_waits_for_rest_others_are_executed() -> None:
+    """A rule that holds requests may be what keeps the cluster from it."""
+    client = Client()
+    answers: list[tuple[int, dict[str, Any]]] = []
+
+    async def kill() -> None:
+        answers.append(await client("POST", "/nodes/1/kill", {"wait": True}))
+
+    assert (await client("POST", "/faults", {"hold": True}))[0] == 200
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kill)
+        with trio.fail_after(10):
+            await client.target.is_settling.wait()
+            assert (await client("GET", "/cluster"))[0] == 200
+            assert (await client("DELETE", "/faults/1"))[0] == 200
+        assert answers == []
+        client.target.is_settled.set()
+    assert answers == [(200, {"text": "node 1 is killed"})]
 
 
 async def test_a_fault_from_its_beginning_to_its_end() -> None:
