@@ -260,7 +260,7 @@ class Channel:
             else:
                 await self._connection.send_frame(*encoded)
                 self._is_sent = True
-            frame = self._frame or await self._connection.receive_frame()
+            frame = await self._connection.receive_frame() if self._frame is None else self._frame
         finally:
             self._deadline = math.inf
         return self._decode(queued, frame)

@@ -426,7 +426,7 @@ async def test_large_requests_are_not_copied(autojump_clock: MockClock) -> None:
         assert (peer.what, len(answers)) == ([1], 1)
 
 
-@pytest.mark.parametrize("fault", ["closed", "closed while idle", "garbage", "unasked", "silence", "broken"])
+@pytest.mark.parametrize("fault", ["closed", "closed while idle", "garbage", "empty", "unasked", "silence", "broken"])
 async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: str) -> None:  # rule 8.31
     """The request is sent again 100 ms later on another connection, whatever was wrong with this one."""
     peer = DirectPeer()
@@ -445,6 +445,8 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
                 peer.close()
             case "garbage":
                 peer.answers(b"\0\0")
+            case "empty":
+                peer.answers(b"")
             case "broken":
 
                 def receive_nowait() -> bytes | None:
