@@ -142,6 +142,9 @@ class Channel:
             await self._connection.wait_for_input(self._take_responses)
         finally:
             self._is_direct = False
+        if self._current is None and self._connection.has_ended:  # no attempt has failed (rule 8.31)
+            self._forget()
+            await self._disconnect()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

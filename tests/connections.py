@@ -13,7 +13,7 @@ from kce.wire.transport import ConnectionLost
 class TaskConnection:
     """The part of wire.transport.DirectConnection of a connection that only tasks use."""
 
-    is_unsent = False
+    is_unsent = has_ended = False
 
     def send_nowait(self, payload: bytes) -> bool:
         return False

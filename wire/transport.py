@@ -47,6 +47,10 @@ class DirectConnection(FramedConnection, Protocol):
     def receive_nowait(self) -> bytes | None:
         """The next frame, if it has come and nobody but ``receive_frame`` must look at it."""
 
+    @property
+    def has_ended(self) -> bool:
+        """``receive_nowait`` has found that nothing more can be received."""
+
     async def wait_for_input(self, on_input: Callable[[], bool], /) -> None:
         """Call ``on_input`` outside of this task when there may be something to ``receive_nowait``. It must not raise.
 

@@ -335,6 +335,10 @@ class DirectPeer(DirectConnection, Peer):
         self.is_unsent = self.takes < len(payload)
         return True
 
+    @property
+    def has_ended(self) -> bool:
+        return self.is_closed
+
     async def flush(self) -> None:
         if self.is_unsent:
             self._note("flushed")
@@ -426,17 +430,14 @@ async def test_large_requests_are_not_copied(autojump_clock: MockClock) -> None:
         assert (peer.what, len(answers)) == ([1], 1)
 
 
-@pytest.mark.parametrize("fault", ["closed", "closed while idle", "garbage", "empty", "unasked", "silence", "broken"])
+@pytest.mark.parametrize("fault", ["closed", "garbage", "empty", "unasked", "silence", "broken"])
 async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: str) -> None:  # rule 8.31
     """The request is sent again 100 ms later on another connection, whatever was wrong with this one."""
     peer = DirectPeer()
     async with channel_to(peer) as channel:
         answers = await in_order(channel, peer)
-        match fault:
-            case "closed while idle":
-                peer.close()
-            case "unasked":
-                peer.answers()
+        if fault == "unasked":
+            peer.answers()
         await trio.sleep(0.1)
         enqueue(channel, answers)
         began = trio.current_time()
@@ -467,6 +468,22 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
         await trio.sleep(0.1)
         assert len(answers) == 1
         assert peer.what.count("closed") == 1
+
+
+async def test_a_connection_that_is_closed_while_idle_is_opened_again_without_a_pause(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 8.31: no attempt has failed
+    peer = DirectPeer()
+    async with channel_to(peer) as channel:
+        answers = await in_order(channel, peer)
+        peer.close()
+        await trio.sleep(0.1)
+        enqueue(channel, answers)
+        await trio.sleep(0.01)
+        assert peer.what == ["closed", ADDRESS, 1]
+        peer.answers()
+        await trio.sleep(0.1)
+        assert (len(answers), caplog.records) == (1, [])
 
 
 async def test_what_cannot_be_encoded_is_dropped_without_a_task(

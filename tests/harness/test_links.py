@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import select
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,6 +127,35 @@ async def test_a_frame_is_sent_at_once_if_nobody_looks_at_it(tmp_path: Path) -> 
         await link.aclose()
     assert not accepted.send_nowait(b"closed")
     recorder.close()
+
+
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="only tasks receive")
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_the_end_is_found_without_a_task(is_reset: bool) -> None:
+    node = NodeLinks(RealWorld(), Links(), 1)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        link = await node.dial(*listener.socket.getsockname(), to=7, listener="DATA")
+        peer = await listener.accept()
+        await peer.send_all(wire.frame(b"last"))
+        if is_reset:
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    came: list[object] = []
+
+    def receive() -> bool:
+        try:
+            came.append(link.receive_nowait())
+        except trio.BrokenResourceError:
+            came.append("reset")
+        if came == [b"last"]:
+            peer.socket.close()
+        return True
+
+    assert not link.has_ended
+    await link.wait_for_input(receive)
+    assert link.has_ended
+    assert came == [b"last", "reset" if is_reset else None]
+    await link.aclose()
 
 
 async def test_closing_cannot_be_cancelled() -> None:
