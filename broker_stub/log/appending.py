@@ -54,24 +54,22 @@ class Extent(NamedTuple):
     last_offset: int
     roll_offset: int
     max_timestamp: int
-    offset_of_max: int
 
 
 def extent_of(checked: CheckedRecords) -> Extent:
     """Of at least one batch. Raises CorruptMessage if offsets do not ascend."""
     (_, first), *more = checked.batches
     max_timestamp = first.max_timestamp
-    first_offset = last_offset = offset_of_max = first.last_offset
+    first_offset = last_offset = first.last_offset
     for _, header in more:
         before, last_offset = last_offset, header.last_offset
         if before >= last_offset:
             raise CorruptMessage(f"offset {last_offset} follows {before}")
-        if header.max_timestamp > max_timestamp:
-            max_timestamp, offset_of_max = header.max_timestamp, last_offset
+        max_timestamp = max(max_timestamp, header.max_timestamp)
     roll_offset = last_offset - _MAX_INT32
     if first.magic == 2:
         first_offset = roll_offset = first.base_offset
-    return Extent(first_offset, last_offset, roll_offset, max_timestamp, offset_of_max)
+    return Extent(first_offset, last_offset, roll_offset, max_timestamp)
 
 
 class ProducerUpdates:

@@ -233,7 +233,7 @@ class Log(LogFiles):
             segments.active, size, extent.roll_offset, extent.last_offset, extent.max_timestamp, now_ms
         )
         updates = ProducerUpdates.replicated(self.producers, checked)
-        segments.append(extent.last_offset, extent.max_timestamp, extent.offset_of_max, (checked.data,))
+        segments.append_all([header for _, header in checked.batches], checked.data)
         self._appended(segment, extent.last_offset, updates)
         return Appended(extent.first_offset, extent.last_offset, self.log_start_offset, size=size)
 

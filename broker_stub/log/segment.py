@@ -252,10 +252,18 @@ class Segment:
         offset_of_max_timestamp: int,
         parts: tuple[Buffer, ...],
     ) -> None:
-        """Append whole batches, which may come in parts."""
-        size, position = sum(map(len, parts)), self.size
-        known = self.max_timestamp
+        """Append a batch, which may come in parts."""
         self._file.append(*parts)
+        self._appended(last_offset, max_timestamp, offset_of_max_timestamp, sum(map(len, parts)))
+
+    def append_all(self, batches: Iterable[BatchHeader], data: Buffer) -> None:
+        """Append ``data``, which is these batches."""
+        self._file.append(data)
+        for header in batches:
+            self._appended(header.last_offset, header.max_timestamp, header.last_offset, header.size)
+
+    def _appended(self, last_offset: int, max_timestamp: int, offset_of_max_timestamp: int, size: int) -> None:
+        known, position = self.max_timestamp, self.size
         self.size += size
         if position == 0:
             self._first_timestamp = max_timestamp

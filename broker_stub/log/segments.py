@@ -12,6 +12,7 @@ from kce.broker_stub.errors import OffsetOutOfRange
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.indexes import AbortedTransaction
 from kce.broker_stub.log.segment import Segment
+from kce.wire.batch_header import BatchHeader
 
 UNKNOWN_POSITION = -1
 #: appends of that size are read from their file
@@ -148,8 +149,17 @@ class Segments:
     # writing
 
     def append(self, last_offset: int, max_timestamp: int, offset_of_max: int, parts: tuple[Buffer, ...]) -> None:
-        began, active = self.end, self.active
-        active.append(last_offset, max_timestamp, offset_of_max, parts)
+        began = self.end
+        self.active.append(last_offset, max_timestamp, offset_of_max, parts)
+        self._appended(began, last_offset, parts)
+
+    def append_all(self, batches: Sequence[BatchHeader], data: Buffer) -> None:
+        """Append ``data``, which is these batches."""
+        began = self.end
+        self.active.append_all(batches, data)
+        self._appended(began, batches[-1].last_offset, (data,))
+
+    def _appended(self, began: OffsetMetadata, last_offset: int, parts: tuple[Buffer, ...]) -> None:
         self._set_end(last_offset + 1)
         self._last_append = began
         is_small = self.end.position - began.position < MAX_RECENT_BYTES

@@ -368,6 +368,23 @@ def test_non_sequential_append() -> None:
     assert log.log_end_offset == 16
 
 
+def test_a_follower_indexes_batches_as_their_leader_does() -> None:
+    """One by one, though it appends them together (rule B6.4)."""
+    leader, follower = (a_log(index_interval_bytes=1, segment_ms=60_000) for _ in range(2))
+    for second in range(4):
+        append(leader, timestamp=NOW_MS + 20_000 * second)
+    follower.append_as_follower(everything(leader))
+    indexes = [
+        [log.segments[0].index.lookup(offset) for offset in range(4)] + [log.segments[0].time_index.last]
+        for log in (leader, follower)
+    ]
+    assert indexes[0] == indexes[1]
+    assert indexes[0][1].position == ONE
+    for log in (leader, follower):
+        append(log, timestamp=NOW_MS + 61_000)
+    assert base_offsets(leader) == base_offsets(follower) == [0, 4]  # by the time of the first batch (rule B6.10)
+
+
 @kafka("ULT-26")
 def test_append_with_out_of_order_offsets_throws_exception() -> None:
     log = a_log()
