@@ -14,6 +14,8 @@ from kce.wire.record import RecordBatch
 
 #: a load gives others a turn after so many records
 _RECORDS_AT_ONCE: Final = 256
+#: of their values: a group with many members takes long
+_BYTES_AT_ONCE: Final = 16_384
 _WINDOW_MS: Final = 30_000
 #: that are remembered, more than a broker leads of an internal topic as a rule
 _MOST_LOADS: Final = 1000
@@ -81,10 +83,11 @@ class LoadTimes:
 
 async def fold(batches: Iterable[RecordBatch], add: Callable[[RecordBatch], None]) -> None:
     """Call ``add`` with each batch. Raises what either raises."""
-    since_pause = 0
+    count = size = 0
     for batch in batches:
         add(batch)
-        since_pause += len(batch.records)
-        if since_pause >= _RECORDS_AT_ONCE:
-            since_pause = 0
+        count += len(batch.records)
+        size += sum(len(record.value) for record in batch.records if record.value is not None)
+        if count >= _RECORDS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            count = size = 0
             await trio.lowlevel.checkpoint()

@@ -32,15 +32,16 @@ _NO_PROTOCOL: Final = ""
 class Fold:
     """Takes the batches of a partition in the order of its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._offsets: dict[OffsetKey, Stored] = {}
         #: of transactions that have not ended, by producer
         self._pending: dict[int, dict[OffsetKey, Stored]] = {}
-        #: the last values
-        self._groups: dict[str, bytes] = {}
+        #: as of their last values
+        self._groups: dict[str, Group] = {}
 
     def add(self, batch: RecordBatch) -> None:
-        """Raises DecodeError, CorruptRecord."""
+        """Raises DecodeError, CorruptRecord, IllegalState, also for a value that a later one replaces (rule G9.19)."""
         if batch.is_control:
             self._end_transaction(batch)
             return
@@ -71,13 +72,13 @@ class Fold:
                 if value is None:
                     self._groups.pop(group, None)
                 else:
-                    self._groups[group] = value
+                    self._groups[group] = group_of(group, value, self._now_ms)
             case UnknownKey(version):
                 log.warning("the record at offset %d is of unknown type %d, and ignored", record.offset, version)
 
-    def groups(self, now_ms: Callable[[], int]) -> Iterator[Group]:
-        """Each with its offsets. Raises DecodeError, IllegalState."""
-        found = {group_id: group_of(group_id, value, now_ms) for group_id, value in self._groups.items()}
+    def groups(self) -> Iterator[Group]:
+        """Each with its offsets."""
+        found, now_ms = dict(self._groups), self._now_ms
         for (group_id, partition), stored in self._offsets.items():
             group = found.get(group_id) or found.setdefault(group_id, Group(group_id, now_ms))
             group.offsets.stored[partition] = stored

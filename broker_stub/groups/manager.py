@@ -201,10 +201,10 @@ class GroupManager:
         if not self._is_current(partition, leader_epoch) or partition in self._owned | self._loading:
             return
         self._loading.add(partition)
-        found = Fold()
+        found = Fold(self.now_ms)
         try:
             await fold(self._log.read(partition), found.add)
-            for group in found.groups(self.now_ms):
+            for group in found.groups():
                 if group.group_id not in self.groups:
                     self.groups[group.group_id] = group
                     self.on_loaded(group)

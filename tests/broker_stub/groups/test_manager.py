@@ -6,6 +6,7 @@ Covers: broker_stub/groups/manager.py, broker_stub/groups/loading.py.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from kce.broker_stub.groups.records import (
 )
 from kce.wire import ErrorCode
 from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
-from kce.wire.errors import CorruptRecord
+from kce.wire.errors import CorruptRecord, WireError
 from kce.wire.record import Codec, EndTransactionMarker, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.conformance.test_group_metadata_manager import at
@@ -112,10 +113,10 @@ def offset(group: str, partition: TopicPartition, value: int) -> tuple[bytes, by
 
 
 def folded(*batches: RecordBatch) -> dict[str, Group]:
-    fold = Fold()
+    fold = Fold(now_ms)
     for found in batches:
         fold.add(found)
-    return {group.group_id: group for group in fold.groups(now_ms)}
+    return {group.group_id: group for group in fold.groups()}
 
 
 def end(producer_id: int, *, committed: bool) -> RecordBatch:
@@ -143,6 +144,23 @@ def test_tombstones_of_what_is_unknown() -> None:
     group = write_group(VALUE, IBP)
     kept = folded(records((offset_key("g", A), None), (group_key("g"), None), (group_key("h"), group)))
     assert kept.keys() == {"h"}
+
+
+@pytest.mark.parametrize("later", [write_group(VALUE, IBP), None], ids=["replaced", "deleted"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"\0\7",
+        write_group(VALUE, IBP)[:-1],
+        write_group(replace(VALUE, members=(VALUE.members[0], replace(VALUE.members[0], member_id="m3"))), IBP),
+    ],
+    ids=["empty", "unknown version", "cut", "one instance twice"],
+)
+def test_a_bad_group_ends_a_load_also_if_a_later_record_replaces_it(bad: bytes, later: bytes | None) -> None:
+    """As in Kafka, which reads every value (rule G9.19)."""
+    with pytest.raises((WireError, IllegalState)):
+        folded(records((group_key("g"), bad), (group_key("g"), later)))
 
 
 def test_a_record_without_a_key_is_corrupt() -> None:
@@ -282,6 +300,29 @@ async def test_a_load_lets_others_run(mock_clock: trio.testing.MockClock, monkey
     assert read == [(partition, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, False)] * len(sizes)
     assert paused_after == [2, 4, 5]
     assert (host.manager.is_loading, host.manager.is_owned("g")) == (False, True)
+
+
+async def test_a_load_lets_others_run_after_large_groups(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(mock_clock, owns=False)
+    large = write_group(replace(VALUE, members=(replace(VALUE.members[0], assignment=bytes(6000)),)), IBP)
+    read, paused_after = [], []
+
+    def batches(number: int) -> Any:
+        for i in range(5):
+            read.append(i)
+            yield records((group_key("g"), large))
+
+    async def checkpoint() -> None:
+        paused_after.append(len(read))
+
+    monkeypatch.setattr(host.log, "read", batches)
+    monkeypatch.setattr(trio.lowlevel, "checkpoint", checkpoint)
+    host.manager.load(host.manager.partition_of("g"), 1)
+    await host.work()
+    monkeypatch.undo()
+    assert paused_after == [3]
 
 
 async def test_a_partition_that_is_being_loaded_is_not_loaded_twice(mock_clock: trio.testing.MockClock) -> None:
