@@ -261,7 +261,7 @@ class TransactionCoordinator:
         if not transactional_id:
             raise Refused(ErrorCode.INVALID_REQUEST)
         metadata = self.manager.owned(transactional_id).ids.get(transactional_id)
-        if metadata is None:
+        if metadata is None or metadata.values.state is TransactionState.DEAD:
             raise Refused(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return metadata
 
@@ -289,7 +289,8 @@ class TransactionCoordinator:
         found = []
         for i, metadata in enumerate(tuple(self.manager.all_ids()), 1):
             if (
-                (not states or metadata.values.state in wanted)
+                metadata.values.state is not TransactionState.DEAD
+                and (not states or metadata.values.state in wanted)
                 and (not producers or metadata.values.producer_id in producers)
                 and (longer_than_ms < 0 or now - metadata.values.start_ms > longer_than_ms)
             ):

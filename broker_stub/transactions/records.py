@@ -78,20 +78,21 @@ def write_value(values: Values) -> bytes:
 
 
 def read_value(data: bytes) -> Values:
-    """Raises DecodeError."""
+    """Raises DecodeError, also without the partitions that every state but Empty needs (rule T9.3)."""
     value = decode_value(TransactionLogValue, data, _LAST_VALUE_VERSION, _FIRST_FLEXIBLE_VALUE)
     state = _STATES.get(value.transaction_status)
     if state is None:
         raise DecodeError(f"TransactionLogValue: no transaction has state {value.transaction_status}")
+    partitions = () if state is TransactionState.EMPTY else value.transaction_partitions
+    if partitions is None:
+        raise DecodeError(f"TransactionLogValue: a transaction in state {state.name} has no partitions")
     return Values(
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,
         state=state,
         partitions=frozenset(
-            TopicPartition(entry.topic, number)
-            for entry in value.transaction_partitions or ()
-            for number in entry.partition_ids
+            TopicPartition(entry.topic, number) for entry in partitions for number in entry.partition_ids
         ),
         last_update_ms=value.transaction_last_update_timestamp_ms,
         start_ms=value.transaction_start_timestamp_ms,

@@ -152,3 +152,13 @@ async def test_who_is_listed_by_time() -> None:  # rule T11.5
     assert [len(finish(host.coordinator.list_transactions((), (), limit)).found) for limit in (-1, 0)] == [1, 0]
     host.now += 1
     assert [len(finish(host.coordinator.list_transactions((), (), limit)).found) for limit in (0, 1)] == [1, 0]
+
+
+async def test_one_that_was_written_as_dead_is_not_shown() -> None:  # rules T11.2, T11.4
+    host = await Host(partitions=1).started()
+    host.put(S.DEAD)
+    assert finish(host.coordinator.list_transactions()).found == ()
+    assert finish(host.coordinator.list_transactions(["Dead"])).found == ()
+    with pytest.raises(Refused) as refused:
+        host.coordinator.describe(ID)
+    assert refused.value.code == E.TRANSACTIONAL_ID_NOT_FOUND

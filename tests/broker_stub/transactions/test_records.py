@@ -43,6 +43,14 @@ def test_a_completed_transaction_has_an_empty_array() -> None:  # rule T9.3
     assert read_value(write_value(done)) == done
 
 
+def test_partitions_that_do_not_belong_to_a_state() -> None:
+    """In Kafka, too, an empty transaction has none, whatever is written, and no other is read without (rule T9.3)."""
+    assert read_value(ONGOING_BYTES[:16] + b"\0" + ONGOING_BYTES[17:]) == EMPTY._replace(start_ms=6)
+    for state in range(1, 8):
+        with pytest.raises(DecodeError, match="no partitions"):
+            read_value(EMPTY_BYTES[:16] + bytes([state]) + EMPTY_BYTES[17:])
+
+
 def test_what_is_unknown() -> None:  # rules T9.1, T9.3
     assert read_key(bytes.fromhex("0001 0001 74")) is None
     with pytest.raises(DecodeError, match="versions 0-1, not 2"):
