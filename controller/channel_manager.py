@@ -142,9 +142,6 @@ class Channel:
             await self._connection.wait_for_input(self._take_responses)
         finally:
             self._is_direct = False
-        if self._current is None and self._connection.has_ended:  # no attempt has failed (rule 8.31)
-            self._forget()
-            await self._disconnect()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -251,6 +248,8 @@ class Channel:
         return self._encoded
 
     async def _attempt(self, queued: _Queued) -> wire.Message:
+        if self._connection is not None and self._encoded is None and self._connection.has_ended:
+            await self._disconnect()  # while it was idle: no attempt has failed (rule 8.31)
         if self._connection is None:
             with trio.fail_after(self._config.socket_timeout_ms / 1000):
                 self._connection = await self._dial(

@@ -100,7 +100,7 @@ class Link:
             self._tap = node.recorder.connection(self.remote, self.local)
         #: something has come that was not read
         self._has_input = False
-        #: only ``receive`` can tell what has come: the end, a failure, or bytes that are no frame
+        #: only ``receive`` can tell what has come: the end, or bytes that are no frame
         self._ends = False
         #: the rest of what `send_nowait` sends
         self._unsent: bytes | memoryview = b""
@@ -221,11 +221,7 @@ class Link:
         """The next frame, if the bytes that have come complete it. Raises trio.BrokenResourceError."""
         assert self._parts_stream is not None
         self._has_input = False
-        try:
-            data = self._parts_stream.receive_nowait(_CHUNK_BYTES)
-        except trio.BrokenResourceError:
-            self._ends = True
-            raise
+        data = self._parts_stream.receive_nowait(_CHUNK_BYTES)
         if not data:
             self._ends = data is not None
             return None
@@ -235,7 +231,7 @@ class Link:
     @property
     def has_ended(self) -> bool:
         """See wire.transport.DirectConnection."""
-        return self._ends
+        return self._parts_stream is not None and self._parts_stream.has_ended
 
     async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns = AT_ONCE) -> None:
         """See broker_stub.ports.Link."""

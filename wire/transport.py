@@ -49,7 +49,7 @@ class DirectConnection(FramedConnection, Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """``receive_nowait`` has found that nothing more can be received."""
+        """The peer has closed, and nothing is left to be received; False if only ``receive_frame`` can tell."""
 
     async def wait_for_input(self, on_input: Callable[[], bool], /) -> None:
         """Call ``on_input`` outside of this task when there may be something to ``receive_nowait``. It must not raise.

@@ -53,6 +53,11 @@ class PartsStream(trio.abc.Stream):
     def receive_nowait(self, max_bytes: int) -> bytes | None:
         """What has come, b"" at the end; None if nothing has. Raises trio.BrokenResourceError."""
 
+    @property
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """All that the peer has sent was received, and no more will come."""
+
     @abstractmethod
     async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """See `kce.broker_stub.ports.Link`. Raises trio.ClosedResourceError."""

@@ -59,6 +59,16 @@ class TcpStream(PartsStream):
         self._is_drained = len(data) < max_bytes
         return data
 
+    @property
+    def has_ended(self) -> bool:
+        """See `PartsStream`."""
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     async def wait_for_input(self, on_input: Callable[[], bool], turns: InTurns) -> None:
         """See `PartsStream`."""
         self._check_open()

@@ -480,7 +480,7 @@ async def test_a_connection_that_is_closed_while_idle_is_opened_again_without_a_
         await trio.sleep(0.1)
         enqueue(channel, answers)
         await trio.sleep(0.01)
-        assert peer.what == ["closed", ADDRESS, 1]
+        assert peer.what == ["closed", ADDRESS, 1]  # under the next correlation id
         peer.answers()
         await trio.sleep(0.1)
         assert (len(answers), caplog.records) == (1, [])
