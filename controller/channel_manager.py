@@ -249,6 +249,7 @@ class Channel:
 
     async def _attempt(self, queued: _Queued) -> wire.Message:
         if self._connection is not None and self._encoded is None and self._connection.has_ended:
+            self._forget()
             await self._disconnect()  # while it was idle: no attempt has failed (rule 8.31)
         if self._connection is None:
             with trio.fail_after(self._config.socket_timeout_ms / 1000):

@@ -470,12 +470,15 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
         assert peer.what.count("closed") == 1
 
 
+@pytest.mark.parametrize("is_unasked", [False, True])
 async def test_a_connection_that_is_closed_while_idle_is_opened_again_without_a_pause(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, is_unasked: bool
 ) -> None:  # rule 8.31: no attempt has failed
     peer = DirectPeer()
     async with channel_to(peer) as channel:
         answers = await in_order(channel, peer)
+        if is_unasked:
+            peer.answers()
         peer.close()
         await trio.sleep(0.1)
         enqueue(channel, answers)
