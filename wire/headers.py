@@ -48,8 +48,6 @@ def request_header_in_steps(frame: bytes, max_elements: int = UNLIMITED) -> Step
     api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
     try:
         known = api(api_key)
-        if api_version < 0:
-            raise errors.UnsupportedVersion(f"{known.name}: negative version {api_version}")
         header_version = known.request_header_version(api_version)
         client_id, at = None, _REQUEST.size
         try:

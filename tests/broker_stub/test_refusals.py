@@ -135,9 +135,10 @@ async def test_a_null_client_id_is_accepted() -> None:  # rule B1.42
             assert header.correlation_id == 9
 
 
-async def test_an_unknown_version_of_api_versions_leaves_the_connection_usable() -> None:  # rule B1.37
+@pytest.mark.parametrize("version", [99, -1])
+async def test_an_unknown_version_of_api_versions_leaves_the_connection_usable(version: int) -> None:  # rule B1.37
     async with running_broker() as broker, connect(broker.endpoints[0]) as client:
-        frame = struct.pack(">hhih", 18, 99, 7, 1) + b"c\0\xff\xff\xff the body of the future"
+        frame = struct.pack(">hhih", 18, version, 7, 1) + b"c\0\xff\xff\xff the body of the future"
         await client.stream.send_all(wire.frame(frame))
         answer = await client.receive_frame()
         assert answer == struct.pack(">ihihhh", 7, 35, 1, 18, 0, 4)
