@@ -41,6 +41,10 @@ class NoAlgorithm(ValueError):
     """A token whose header names no algorithm."""
 
 
+class UnknownScheme(Exception):
+    """A first message whose token is not a bearer's; Kafka breaks as it tells so."""
+
+
 @dataclass(frozen=True, slots=True)
 class InitialResponse:
     """The client's only message."""
@@ -50,7 +54,7 @@ class InitialResponse:
 
     @classmethod
     def parse(cls, message: bytes) -> InitialResponse:
-        """Raises ValueError."""
+        """Raises ValueError, UnknownScheme."""
         match = _INITIAL.fullmatch(message.decode("utf-8", "replace"))
         if match is None:
             raise ValueError("invalid first message of OAUTHBEARER")
@@ -59,7 +63,7 @@ class InitialResponse:
         if found is None:
             raise ValueError("the first message of OAUTHBEARER has no token")
         if found["scheme"].lower() != "bearer":
-            raise ValueError("the first message of OAUTHBEARER has a token that is not a bearer's")
+            raise UnknownScheme("the first message of OAUTHBEARER has a token that is not a bearer's")
         authzid = (match["authzid"] or "").replace("=2C", ",").replace("=3D", "=")
         return cls(found["token"], authzid)
 
@@ -120,12 +124,10 @@ class UnsecuredValidator:
         return Token(principal, round(min(1000 * expires, _LATEST_MS)))
 
     def _scope(self, claims: Mapping[str, Any]) -> set[str]:
-        found = claims.get(self.scope_claim)
-        if isinstance(found, str):
-            return {found.strip()} if found.strip() else set()
-        if isinstance(found, list):
-            return {each.strip() for each in found if isinstance(each, str) and each.strip()}
-        return set()
+        found = claims.get(self.scope_claim, ())
+        if isinstance(found, (int, float)):
+            raise BadToken(f"the claim {self.scope_claim} is a number")
+        return {each.strip() for each in ([found] if isinstance(found, str) else found) if each.strip()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +200,39 @@ def _json(part: str) -> dict[str, Any]:
     if not part:
         return {}
     try:
-        found = orjson.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        found = _first_json(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode())
     except (binascii.Error, ValueError) as e:
         raise BadToken(f"a part of the token is malformed: {e}") from None
-    return found if isinstance(found, dict) else {}
+    return {name: _claim(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _claim(value: Any) -> Any:
+    """As Kafka takes it: a number, a list of texts, or a text."""
+    if isinstance(value, list):
+        return [_text(each) for each in value]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else _text(value)
+
+
+def _text(value: Any) -> str:
+    """Objects, and lists in lists, are empty."""
+    if isinstance(value, (dict, list)):
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _first_json(text: str) -> Any:
+    """Of what comes after the first value, Kafka knows nothing. Raises orjson.JSONDecodeError."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as e:
+        return orjson.loads(text[: e.pos])
 
 
 def _seconds(claims: Mapping[str, Any], name: str, *, required: bool) -> float | None:
     value = claims.get(name)
     if name not in claims and not required:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float)):
         raise BadToken(f"the claim {name} is missing or no number")
     return float(value)

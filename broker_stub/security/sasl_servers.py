@@ -16,6 +16,7 @@ from kce.broker_stub.security.oauthbearer import (
     BadToken,
     InitialResponse,
     NoAlgorithm,
+    UnknownScheme,
     UnsecuredValidator,
 )
 
@@ -165,6 +166,8 @@ class OAuthBearerServer:
             response = InitialResponse.parse(token)
         except ValueError as e:
             raise SaslFailure(str(e)) from None
+        except UnknownScheme as e:
+            raise BrokenToken(str(e)) from None
         try:
             found = self._validator.validate(response.token, self._now_ms())
         except NoAlgorithm as e:

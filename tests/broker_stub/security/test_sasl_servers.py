@@ -106,3 +106,5 @@ def test_what_a_client_is_told_of_its_token() -> None:
 def test_a_token_that_kafka_breaks_at() -> None:
     with pytest.raises(BrokenToken, match="no algorithm"):
         oauth().evaluate(InitialResponse("e30.e30.").encode())  # twice an empty object
+    with pytest.raises(BrokenToken, match="not a bearer's"):
+        oauth().evaluate(b"n,,\x01auth=Basic a.b.\x01\x01")
