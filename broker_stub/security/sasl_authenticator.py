@@ -149,7 +149,7 @@ class SaslServerAuthenticator:
 
     def _handshake(self, frame: bytes) -> bytes:
         """Rules B9.7, B9.8."""
-        header, request = wire.decode_request(frame)
+        header, request = _decoded(frame)
         assert isinstance(request, SaslHandshakeRequest)
         mechanism, enabled = request.mechanism, self._config.enabled_mechanisms
         self._wraps_tokens = header.api_version >= 1
@@ -172,8 +172,10 @@ class SaslServerAuthenticator:
         try:
             answer = self._server.evaluate(token)
             self._complete()
-        except SaslFailure as e:
+        except SaslAuthenticationFailure as e:
             raise AuthenticationFailed(str(e)) from None
+        except SaslFailure as e:  # Kafka waits before it closes only for those that it would tell
+            raise BadExchange(str(e)) from None
         return answer
 
     def _wrapped_token(self, frame: bytes) -> bytes:
@@ -181,7 +183,7 @@ class SaslServerAuthenticator:
             name = wire.api(wire.decode_request_header(frame).api_key).name
             refusal = self._frames.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
             raise AuthenticationFailed(f"unexpected request {name} during SASL authentication", refusal)
-        header, request = wire.decode_request(frame)
+        header, request = _decoded(frame)
         assert isinstance(request, SaslAuthenticateRequest)
         try:
             answer = self._server.evaluate(request.auth_bytes)
@@ -221,6 +223,16 @@ class SaslServerAuthenticator:
         rest = None if expires_at_ms is None else expires_at_ms - self._services.now_ms()
         bounds = [bound for bound in (most, rest) if bound is not None]
         return max(0, min(bounds)) if bounds else None
+
+
+def _decoded(frame: bytes) -> tuple[wire.Header, wire.Message]:
+    """Bytes after a request are ignored, as everywhere. Raises wire.DecodeError."""
+    try:
+        return wire.decode_request(frame)
+    except wire.TrailingBytes as e:
+        if not isinstance(e.message, wire.Message):
+            raise
+        return wire.decode_request_header(frame), e.message
 
 
 def _response(message: wire.Message, header: wire.Header) -> bytes:

@@ -192,6 +192,22 @@ def test_bare_tokens_after_the_first_version_of_the_handshake() -> None:  # rule
     assert caught.value.response is None
 
 
+def test_after_the_first_version_of_the_handshake_only_what_would_be_told_is_refused_late() -> None:  # rule B9.10
+    exchange = authenticator()
+    exchange.receive(handshake("OAUTHBEARER", version=0))
+    with pytest.raises(BadExchange, match="invalid first message"):
+        exchange.receive(b"nonsense")
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_bytes_after_a_request_are_ignored(mechanism: str) -> None:
+    exchange = authenticator()
+    exchange.receive(handshake(mechanism) + b"\0more")
+    exchange.receive(token(b"\0alice\0secret" if mechanism == "PLAIN" else bearer(1)) + b"\0")
+    assert exchange.session is not None
+    assert exchange.session.principal == ALICE
+
+
 def test_another_request_instead_of_a_token_gets_its_own_error() -> None:  # rule B9.9
     exchange = authenticator()
     exchange.receive(handshake())
@@ -225,6 +241,13 @@ def test_a_first_packet_that_is_not_kafkas_is_refused_late() -> None:
         authenticator().receive(b"\x60\x82\x02\x59")
 
 
+def test_a_first_handshake_of_a_version_that_is_not_served_ends_the_connection_at_once() -> None:  # rule B9.6
+    for version in (-1, 2):
+        frame = handshake()
+        with pytest.raises(BadExchange):
+            authenticator().receive(frame[:2] + version.to_bytes(2, signed=True) + frame[4:])
+
+
 @pytest.mark.parametrize(
     ("mechanism", "data", "text"),
     [
@@ -248,7 +271,7 @@ def test_the_answer_to_wrong_credentials(mechanism: str, data: bytes, text: str)
 @pytest.mark.parametrize(
     ("claims", "status"),
     [
-        ({"sub": None}, {"status": "invalid_token"}), ({"exp": "soon"}, {"status": "invalid_token"}),
+        ({"sub": 5}, {"status": "invalid_token"}), ({"exp": "soon"}, {"status": "invalid_token"}),
         ({"exp": NOW_MS / 1000}, {"status": "invalid_token"}), ({"iat": NOW_MS}, {"status": "invalid_token"}),
     ],
 )  # fmt: skip
