@@ -154,9 +154,11 @@ class SaslServerAuthenticator:
         mechanism, enabled = request.mechanism, self._config.enabled_mechanisms
         self._wraps_tokens = header.api_version >= 1
         if mechanism not in enabled:
+            why = f"the SASL mechanism {mechanism!r} is not enabled"
+            if self._previous is not None:  # Kafka's answer is lost as it closes
+                raise BadExchange(why)
             refusal = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled)
-            answer = _response(refusal, header) if self._previous is None else None  # Kafka's is lost as it closes
-            raise AuthenticationFailed(f"the SASL mechanism {mechanism!r} is not enabled", answer)
+            raise AuthenticationFailed(why, _response(refusal, header))
         if self._previous is not None and self._previous.mechanism != mechanism:  # rule B9.24
             self.state = State.REAUTHENTICATION_BAD_MECHANISM
         else:
