@@ -43,7 +43,7 @@ def _respond(message: DescribeAclsRequest, context: RequestContext, services: Se
                 )
         if not i & STEP_MASK:
             yield
-    return Answer(DescribeAclsResponse(resources=tuple(found), error_message=None))
+    return Answer(DescribeAclsResponse(resources=tuple(found), error_message=""))
 
 
 def _description(entry: AccessControlEntry) -> AclDescription:

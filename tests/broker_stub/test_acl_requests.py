@@ -90,7 +90,7 @@ def entry_of(acl: wire.AclDescription | wire.DeleteAclsMatchingAcl) -> tuple[Any
 async def described(node: Node, version: int = 3, **changed: Any) -> set[tuple[Any, ...]]:
     """(type, name, pattern, principal, host, operation, permission) of what a filter finds."""
     answer = await node.ask(wire.DescribeAclsRequest(**everything(**changed)), version)
-    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, "")
     found = [
         (one.resource_type, one.resource_name, one.pattern_type, *entry_of(acl))
         for one in answer.resources
