@@ -65,6 +65,8 @@ async def _create(
     message: CreateDelegationTokenRequest, context: RequestContext, services: Services
 ) -> CreateDelegationTokenResponse:
     """Raises Refused."""
+    if message.owner_principal_name and message.owner_principal_type is None:  # Kafka breaks at it
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
     requester, owner = context.principal, _owner(message, context)
     _check_allowed(context, services)
     if owner != requester and not services.authorization.allows(
@@ -93,8 +95,10 @@ async def _create(
 def _create_error(
     message: CreateDelegationTokenRequest, context: RequestContext, error: ErrorCode
 ) -> CreateDelegationTokenResponse:
-    owner = _owner(message, context)
-    requester_type, requester_name = _requester(context.principal, context.api_version)
+    owner = requester = ANONYMOUS
+    if error != ErrorCode.UNKNOWN_SERVER_ERROR:
+        owner, requester = _owner(message, context), context.principal
+    requester_type, requester_name = _requester(requester, context.api_version)
     return CreateDelegationTokenResponse(
         error_code=error,
         principal_type=owner.principal_type,

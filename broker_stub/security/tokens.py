@@ -128,7 +128,7 @@ class DelegationTokenManager:
             if _is_expired(token, now):
                 raise Refused(ErrorCode.DELEGATION_TOKEN_EXPIRED)
             period_ms = self._config.expiry_time_ms if period_ms < 0 else period_ms
-            return await self._expires(token, now + period_ms)
+            return await self._expires(token, _sum(now, period_ms))
 
     async def expire(self, principal: KafkaPrincipal, token_hmac: bytes, period_ms: int) -> int:
         """``period_ms``: negative for now. Returns when the token expires. Raises Refused."""
@@ -140,7 +140,7 @@ class DelegationTokenManager:
                 return now
             if _is_expired(token, now):
                 raise Refused(ErrorCode.DELEGATION_TOKEN_EXPIRED)
-            return await self._expires(token, now + period_ms)
+            return await self._expires(token, _sum(now, period_ms))
 
     async def expire_tokens(self) -> None:
         """Remove those whose time is over. Raises what the store raises."""
@@ -224,6 +224,11 @@ def is_visible(
     if owners is not None and not any(_concerns(token, owner) for owner in owners):
         return False
     return _concerns(token, requester) or may_describe_token(token.token_id) or may_describe_tokens_of(token.owner)
+
+
+def _sum(now: int, period_ms: int) -> int:
+    """Java's, of two longs: with the longest period a token expires long ago."""
+    return (now + period_ms + 2**63) % 2**64 - 2**63
 
 
 def _is_expired(token: TokenInformation, now: int) -> bool:

@@ -220,10 +220,11 @@ async def test_a_token_of_another_owner(world: World, authorizer: AclAuthorizer)
     assert (await node.create(KafkaPrincipal("Group", "alice"))).error_code == UNAUTHORIZED  # another principal
 
 
-async def test_an_owner_whose_type_is_null_has_none(node: Tokens) -> None:
-    request = wire.CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="bob")
-    made = await node.ask(request)
-    assert (made.error_code, made.principal_type, made.principal_name) == (0, "", "bob")
+async def test_an_owner_whose_type_is_null_is_an_unknown_error(node: Tokens) -> None:
+    """The answer names nobody, as Kafka's. Measured."""
+    made = await node.ask(wire.CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="bob"))
+    assert made.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert (made.principal_name, made.token_requester_principal_name) == ("ANONYMOUS", "ANONYMOUS")
 
 
 async def test_renewers_are_users(world: World, authorizer: AclAuthorizer) -> None:
@@ -269,6 +270,15 @@ async def test_renewing_for_the_usual_period_and_for_none(world: World, node: To
     assert await node.renew(token, 0) == (ErrorCode.NONE, world.now)
     (described,) = (await node.describe(every=True)).tokens
     assert (described.expiry_timestamp, described.max_timestamp) == (world.now, token.max_timestamp_ms)
+
+
+@pytest.mark.parametrize("change", [Tokens.renew, Tokens.expire])
+async def test_the_longest_period_ends_long_ago(world: World, node: Tokens, change: Any) -> None:
+    """Kafka's sum of two longs goes round. Measured."""
+    token = await node.create()
+    assert await change(node, token, 2**62) == (ErrorCode.NONE, token.max_timestamp_ms)
+    assert await change(node, token, 2**63 - 1) == (ErrorCode.NONE, world.now - 1 - 2**63)
+    assert await change(node, token, HOUR) == (ErrorCode.DELEGATION_TOKEN_EXPIRED, -1)
 
 
 async def test_a_period_of_zero_expires_a_token_but_leaves_it(world: World, node: Tokens) -> None:
