@@ -15,6 +15,7 @@ from kce.harness.links import Links
 from kce.harness.observed_link import ObservedLink
 from kce.harness.world.port import Connected, PartsStream
 from kce.harness.world.tls import SecuredStream, Tls, handshake
+from kce.harness.world.tls_failures import tls_failure
 from kce.wire.transport import ConnectionLost
 
 _CHUNK_BYTES = 65536
@@ -364,7 +365,7 @@ class Link:
         try:
             frame = await self.receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
-            raise ConnectionLost("the connection broke while receiving") from e
+            raise ConnectionLost(tls_failure(e) or "the connection broke while receiving") from e
         if frame is None:
             raise ConnectionLost("the peer closed the connection")
         return frame

@@ -176,11 +176,9 @@ class Proxy:
             raise HarnessError(f"the listener at {where} has TLS: {how}") from None
         except (ConnectionLost, trio.TooSlowError, wire.WireError, KeyError) as e:
             why = str(e) or "no answer in time"
+            hint = "; TLS needs security.protocol" if self._security.tls is None else ""
             log.warning(
-                "%s does not describe its cluster: %s. Brokers are found when clients find them; "
-                "TLS needs security.protocol",
-                where,
-                why,
+                "%s does not describe its cluster: %s. Brokers are found when clients find them%s", where, why, hint
             )
             return {}
         finally:

@@ -6,7 +6,7 @@ memory_world  the same, simulated in one process: deterministic, from one seed
 network, memory_disk, virtual_time    parts of `memory_world`
 scheduling    what a process asks of the kernel
 machine       what is wrong with a node's clock and disk
-tls, listeners_tls             the TLS of a node's connections
+tls, listeners_tls, tls_failures  the TLS of a node's connections, and what it says when it fails
 tcp_stream, tcp_proxy          connections of `real_world`; slices of its files leave without being read
 
 No other module of a node opens a socket or a file, reads a clock or draws a random number: a contract in

@@ -15,6 +15,7 @@ from pathlib import Path
 from kce.broker_stub.security.config import ListenerSecurity, TlsConfig
 from kce.broker_stub.security.ssl_principal import alternative_names, subject_of
 from kce.harness.world.tls import Tls
+from kce.harness.world.tls_failures import tls_failure
 from kce.wire.configuration import ConfigError
 
 _CONFIG_EXCEPTION = "org.apache.kafka.common.config.ConfigException"
@@ -85,7 +86,7 @@ class ListenersTls:
         except ConfigError as e:
             failure = f"{_CONFIG_EXCEPTION}: {e.words}"
         except ssl.SSLError as e:
-            failure = f"javax.net.ssl.SSLHandshakeException: {e}"
+            failure = f"javax.net.ssl.SSLHandshakeException: {tls_failure(e)}"
         else:
             return then
         raise ConfigError(f"Validation of dynamic config update of SSLFactory failed: {failure}")
@@ -139,4 +140,4 @@ def _check_handshake(server: Tls, client: Tls) -> None:
                 end.do_handshake()
                 ends.remove(end)
     if ends:
-        raise ssl.SSLError("the handshake does not end")
+        raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the handshake does not end")

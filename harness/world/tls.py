@@ -21,6 +21,7 @@ import trio
 from kce.broker_stub.security.config import KeyStore, ListenerSecurity, TlsConfig, TrustStore
 from kce.extras import MissingExtra, require
 from kce.harness.world.java_key_store import is_java_key_store, read_java_key_store
+from kce.harness.world.tls_failures import tls_failure
 from kce.wire.configuration import ConfigError
 
 #: a stream that speaks TLS above one of a world
@@ -161,9 +162,10 @@ def _alert_of(error: ssl.SSLError) -> bytes:
 
 
 async def handshake(stream: SecuredStream) -> bytes | None:
-    """The peer's verified certificate in DER; None if it has shown none. Raises trio.BrokenResourceError.
+    """The peer's verified certificate in DER; None if it has shown none.
 
-    The peer is told why a handshake fails: Kafka's clients give up then, and otherwise try again.
+    Raises trio.BrokenResourceError, with what failed. The peer is told, too: Kafka's clients give up then, and
+    otherwise try again.
     """
     try:
         await stream.do_handshake()
@@ -171,7 +173,7 @@ async def handshake(stream: SecuredStream) -> bytes | None:
         if isinstance(e.__cause__, ssl.SSLError) and (alert := _unsent[stream].read() or _alert_of(e.__cause__)):
             with trio.move_on_after(_ALERT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await stream.transport_stream.send_all(alert)
-        raise
+        raise trio.BrokenResourceError(tls_failure(e) or str(e.__cause__ or e)) from None
     await _send_tickets(stream)
     found = stream.getpeercert(binary_form=True)
     assert found is None or isinstance(found, bytes)
