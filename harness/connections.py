@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -105,6 +105,9 @@ class Link:
         self._ends = False
         #: the rest of what `send_nowait` sends
         self._unsent: bytes | memoryview = b""
+        #: authenticates again with the first frame that is sent later
+        self._renewal: Callable[[], Awaitable[None]] | None = None
+        self._renewed_at = 0.0
         #: frames are neither counted nor recorded
         self._is_plain = memory is None and self._tap is None
 
@@ -343,10 +346,17 @@ class Link:
 
     # as a connection to another node
 
+    def renew_after(self, seconds: float, renewal: Callable[[], Awaitable[None]]) -> None:
+        """Then, ``renewal`` comes before the next frame that ``send_frame`` sends."""
+        self._renewal, self._renewed_at = renewal, self._clock() + seconds
+
     async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
         """Send ``payload`` and ``rest`` as one frame. A large ``rest`` is not copied if nobody looks.
 
         Raises ConnectionLost."""
+        if self._renewal is not None and self._clock() >= self._renewed_at:
+            renewal, self._renewal = self._renewal, None
+            await renewal()
         try:
             if not self._is_plain or (self._links.observed and not self._observed_there):
                 await self.send(b"".join((payload, rest)))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Mapping
+from functools import partial
+from typing import Final
 from weakref import WeakSet
 
 import trio
 
 from kce import wire
 from kce.broker_stub.ports import Address, FrameMemory
-from kce.broker_stub.security.sasl_client import SaslClient
+from kce.broker_stub.security.sasl_client import ClientSession, SaslClient
 from kce.captures.record.recorder import Recorder
 from kce.harness.connections import Link
 from kce.harness.links import Links
@@ -20,6 +22,9 @@ from kce.harness.world.tls import Tls
 from kce.wire.transport import ConnectionLost
 
 log = logging.getLogger(__name__)
+
+#: after this part of its session a connection is authenticated again; in Kafka after 0.85 to 0.95 of it
+_RENEWED_AT: Final = 0.85
 
 
 class LinkListener:
@@ -131,9 +136,20 @@ async def _establish(link: Link, sasl: SaslClient | None) -> None:
     """Secure and authenticate a connection to another node. Raises ConnectionLost."""
     try:
         await link.secure()
-        if sasl is not None:
-            await sasl.authenticate(link)
     except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
         raise ConnectionLost(f"the TLS handshake failed: {e.__cause__ or e}") from e
+    if sasl is not None:
+        await _authenticate(link, sasl)
+
+
+async def _authenticate(link: Link, sasl: SaslClient, before: ClientSession | None = None) -> None:
+    """Also before the session ends, after which the server closes the connection (rules B9.24, B9.25).
+
+    Raises ConnectionLost.
+    """
+    try:
+        session = await sasl.authenticate(link, before)
     except wire.WireError as e:
         raise ConnectionLost(f"the authentication failed: {e}") from e
+    if session.lifetime_ms > 0:
+        link.renew_after(session.lifetime_ms / 1000 * _RENEWED_AT, partial(_authenticate, link, sasl, session))

@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from kce.broker_stub.node_client import NodeClient
 from kce.broker_stub.security import scram
@@ -35,6 +35,13 @@ _HANDSHAKE_VERSION: Final = 1
 _MOST_ITERATIONS: Final = 100_000
 
 
+class ClientSession(NamedTuple):
+    """``version``: of SaslAuthenticate, which both know. ``lifetime_ms``: 0 if the session does not end."""
+
+    version: int
+    lifetime_ms: int
+
+
 class ServerNotAuthenticated(ConnectionLost):
     """The server does not know the password either."""
 
@@ -49,10 +56,13 @@ class SaslClient:
     random: Random
     now_ms: Callable[[], int]
 
-    async def authenticate(self, connection: FramedConnection) -> None:
-        """Raises ConnectionLost, AuthenticationRefused, wire.WireError."""
+    async def authenticate(self, connection: FramedConnection, before: ClientSession | None = None) -> ClientSession:
+        """``before``: the session that is to be prolonged; no other request may be in flight (rule B9.24).
+
+        Raises ConnectionLost, AuthenticationRefused, wire.WireError.
+        """
         client = NodeClient(connection, self.client_id)
-        versions = await client.api_versions()
+        version = await self._version(client) if before is None else before.version
         handshake = await client.request(SaslHandshakeRequest(mechanism=self.mechanism), _HANDSHAKE_VERSION)
         assert isinstance(handshake, SaslHandshakeResponse)
         if handshake.error_code != ErrorCode.NONE:
@@ -61,8 +71,6 @@ class SaslClient:
                 f"{error_name(handshake.error_code)}: {self.mechanism} is not one of "
                 f"{', '.join(handshake.mechanisms)}, which the server has enabled",
             )
-        known = SaslAuthenticateRequest.__versions__
-        version = min(known.last, versions.get(SaslAuthenticateRequest.__api_key__, (0, 0))[1])
         exchange = self._exchange()
         token = next(exchange)
         while True:
@@ -74,9 +82,15 @@ class SaslClient:
             try:
                 token = exchange.send(answer.auth_bytes)
             except StopIteration:
-                return
+                return ClientSession(version, answer.session_lifetime_ms)
             except scram.BadScramMessage as e:
                 raise ConnectionLost(str(e)) from None
+
+    async def _version(self, client: NodeClient) -> int:
+        """Of SaslAuthenticate. Raises ConnectionLost, wire.WireError."""
+        versions = await client.api_versions()
+        known = SaslAuthenticateRequest.__versions__
+        return min(known.last, versions.get(SaslAuthenticateRequest.__api_key__, (0, 0))[1])
 
     def _exchange(self) -> Exchange:
         options = self.module.options

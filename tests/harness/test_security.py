@@ -17,6 +17,7 @@ from kce.harness.sync_cluster import SyncCluster
 from tests.certificates import authority, plain_users, scram_login
 
 PASSWORD = "admin-secret"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 USERS = {"admin": PASSWORD, "alice": "alice's"}
 
 
@@ -57,6 +58,28 @@ def test_nodes_in_memory_authenticate_each_other(protocol: str, mechanism: str) 
         # links see frames in the clear, those of the authentication too
         for api in ("LeaderAndIsr", "SaslHandshake", "SaslAuthenticate", "Fetch"):
             assert cluster.history.events(api=api), api
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_nodes_log_in_again_before_their_sessions_end(mechanism: str) -> None:
+    """Rules B9.24, B9.25: nobody closes their connections. A session of OAUTHBEARER ends with its token."""
+    properties = secured("SASL_PLAINTEXT", mechanism)
+    if mechanism == "PLAIN":
+        properties["connections.max.reauth.ms"] = "10000"
+    else:
+        login = f'{OAUTH} unsecuredLoginStringClaim_sub="node" unsecuredLoginLifetimeSeconds="10";'
+        for listener in ("control", "data"):
+            properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = login
+    with SyncCluster(2, world=kce.memory(seed=3), properties=properties) as cluster:
+        cluster.create_topic("orders", partitions=2, replication_factor=2)
+        cluster.wait_until_settled()
+        dialled = len(cluster.history.events(api="ApiVersions"))
+        logins = len(cluster.history.events(api="SaslHandshake"))
+        cluster.wait_until(
+            lambda: len(cluster.history.events(api="SaslHandshake")) > logins + 20, "logins", timeout_s=120
+        )
+        cluster.create_topic("late", partitions=2, replication_factor=2)  # on connections whose session is over
+        assert len(cluster.history.events(api="ApiVersions")) == dialled
 
 
 def test_who_cannot_log_in_gets_no_control_requests() -> None:
