@@ -167,7 +167,8 @@ def _kinds(counter: Counter[str]) -> str:
 
 
 def _counted(counter: Counter[str], noun: str) -> str:
-    return ", ".join(f"{_count(number, noun)} of {what}" for what, number in counter.most_common())
+    said = ((number, what.replace("unrecognised", "an unknown protocol")) for what, number in counter.most_common())
+    return ", ".join(f"{_count(number, noun)} of {what}" for number, what in said)
 
 
 def _names(names: Iterable[str]) -> str:

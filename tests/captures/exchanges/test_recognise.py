@@ -20,7 +20,7 @@ def test_a_connection_that_begins_with_an_impossible_length_is_not_kafka(length)
     talk.tap.sent("client", struct.pack(">i", length) + b"\x00\x05\x00\x01")
     messages, quality = talk.decode()
     assert messages == []
-    assert quality.lines() == ["no Kafka traffic was found, but 1 connection of unrecognised"]
+    assert quality.lines() == ["no Kafka traffic was found, but 1 connection of an unknown protocol"]
 
 
 def zookeeper_conversation():
@@ -55,7 +55,8 @@ def test_other_protocols_are_left_alone(protocol):
     messages, quality = talk.decode()
     assert outline(messages) == [("UpdateMetadata", 1)]
     assert quality.other_connections == {protocol: 1}
-    assert f"not Kafka: 1 connection of {protocol}" in quality.lines()
+    said = "an unknown protocol" if protocol == "unrecognised" else protocol
+    assert f"not Kafka: 1 connection of {said}" in quality.lines()
 
 
 def test_a_startup_message_of_postgresql_is_no_request():
