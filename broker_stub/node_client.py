@@ -10,7 +10,7 @@ import trio
 
 from kce import wire
 from kce.wire import ApiVersionsRequest, ApiVersionsResponse, ErrorCode
-from kce.wire.transport import ConnectionLost, DirectConnection, FramedConnection
+from kce.wire.transport import ConnectionLost, FramedConnection
 
 _API_VERSIONS, (_, _LAST_VERSION) = ApiVersionsRequest.__api_key__, ApiVersionsRequest.__versions__
 
@@ -36,14 +36,9 @@ class NodeClient:
 
     async def exchange(self, encode: Callable[[int], bytes]) -> bytes:
         """Send what ``encode`` makes of a correlation id; the response to it. Raises ConnectionLost."""
-        await self._connection.send_frame(self._next(encode))
-        return self._checked(await self._connection.receive_frame())
-
-    def _next(self, encode: Callable[[int], bytes]) -> bytes:
         self._correlation_id += 1
-        return encode(self._correlation_id)
-
-    def _checked(self, frame: bytes) -> bytes:
+        await self._connection.send_frame(encode(self._correlation_id))
+        frame = await self._connection.receive_frame()
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         if correlation_id != self._correlation_id:
             raise ConnectionLost(f"the response has correlation id {correlation_id}, not {self._correlation_id}")
@@ -73,49 +68,6 @@ class NodeClient:
         """Close the connection, even if the caller is cancelled."""
         with trio.CancelScope(shield=True):
             await self._connection.aclose()
-
-
-class DirectClient(NodeClient):
-    """Exchanges without a task, too, as long as nothing must be waited for. All raise ConnectionLost."""
-
-    def __init__(self, connection: DirectConnection, client_id: str) -> None:
-        super().__init__(connection, client_id)
-        self._direct = connection
-        #: a request that ``begin`` could not send
-        self._unsent: bytes | None = None
-
-    def begin(self, encode: Callable[[int], bytes]) -> bool:
-        """Send a request if that need not wait. Whether all of it was sent; ``finish`` sends the rest."""
-        request = self._next(encode)
-        is_sent = self._direct.send_nowait(request)
-        self._unsent = None if is_sent else request
-        return is_sent and not self._direct.is_unsent
-
-    def response(self) -> bytes | None:
-        """The response, if it has come and nobody but ``finish`` must look at it."""
-        try:
-            frame = self._direct.receive_nowait()
-        except trio.BrokenResourceError as e:
-            raise ConnectionLost("the connection broke while receiving") from e
-        return None if frame is None else self._checked(frame)
-
-    async def finish(self) -> bytes:
-        """The response to the request that was begun."""
-        request, self._unsent = self._unsent, None
-        if request is not None:
-            await self._direct.send_frame(request)
-        try:
-            await self._direct.flush()
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
-            raise ConnectionLost("the connection broke while sending") from e
-        return self._checked(await self._direct.receive_frame())
-
-    async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
-        """See wire.transport.DirectConnection."""
-        try:
-            await self._direct.wait_for_input(on_input)
-        except trio.ClosedResourceError as e:
-            raise ConnectionLost("the connection was closed") from e
 
 
 @functools.cache

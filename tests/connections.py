@@ -36,14 +36,14 @@ class DirectConnection(TaskConnection):
 
     def __init__(self) -> None:
         self.came: deque[bytes] = deque()
-        self.is_closed = self.was_closed_here = False
+        self.is_closed = False
         self._on_input: Callable[[], bool] | None = None
         self._ended = trio.Event()
         self._has_come = trio.Event()
 
     def open(self) -> None:
         self.came.clear()
-        self.is_closed = self.was_closed_here = False
+        self.is_closed = False
 
     def arrive(self, frame: bytes) -> None:
         """The peer sends a frame."""
@@ -54,11 +54,6 @@ class DirectConnection(TaskConnection):
         """The peer closes the connection."""
         self.is_closed = True
         self._arrived()
-
-    def close_here(self) -> None:
-        """Whoever waits for input learns it."""
-        self.was_closed_here = True
-        self.stop_waiting()
 
     def _arrived(self) -> None:
         self._has_come.set()
@@ -83,8 +78,6 @@ class DirectConnection(TaskConnection):
             await self._ended.wait()
         finally:
             self._on_input = None
-        if self.was_closed_here:
-            raise trio.ClosedResourceError
 
     def _call(self) -> None:
         has_come = self.is_closed or self.came

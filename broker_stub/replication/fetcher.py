@@ -80,15 +80,6 @@ class FollowerPort:
     fetched: Callable[[TopicPartition, int], None] = lambda partition, size: None
 
 
-def _fetches(states: Mapping[TopicPartition, FetchState]) -> dict[TopicPartition, FollowerFetch]:
-    return {
-        partition: FollowerFetch(
-            state.topic_id, state.offset, state.log.log_start_offset, state.leader_epoch, state.last_fetched_epoch
-        )
-        for partition, state in states.items()
-    }
-
-
 class ReplicaFetcher:
     """Fetches the partitions that are added, from one leader, until cancelled."""
 
@@ -181,7 +172,6 @@ class ReplicaFetcher:
                                 if not state.is_truncating and self.partitions.get(tp) is state
                             }
                         await self._fetch(ready)
-                        await self._fetch_directly()
                     except (OSError, trio.TooSlowError, wire.WireError) as e:
                         log.info("%r: %s", self, e or type(e).__name__)
                         self._delay(self.partitions)  # rule B5.11
@@ -289,7 +279,12 @@ class ReplicaFetcher:
 
     async def _fetch(self, states: Mapping[TopicPartition, FetchState]) -> None:
         """Raises what the connection raises."""
-        changed = _fetches(states)
+        changed = {
+            partition: FollowerFetch(
+                state.topic_id, state.offset, state.log.log_start_offset, state.leader_epoch, state.last_fetched_epoch
+            )
+            for partition, state in states.items()
+        }
         for partition in changed:
             self._unsent.pop(partition, None)
         forgotten, self._forgotten = self._forgotten, {}
@@ -298,64 +293,25 @@ class ReplicaFetcher:
             self._forgotten = forgotten
             return
         answers = await connection.fetch(changed, forgotten, self._port.broker_epoch())
-        await self._take(answers)
-
-    async def _fetch_directly(self) -> None:
-        """Fetch for as long as that needs no task. Raises what the connection raises."""
-        answers = await self._connection.fetch_directly(self._begin, self._take_at_once)
-        if answers is not None:
-            await self._take(answers)
-
-    def _begin(self) -> bool:
-        """Begin the next fetch, if that needs no task."""
-        ready = self._ready()
-        if not ready or self._forgotten or any(state.is_truncating for state in ready.values()):
-            return False
-        if not self._connection.begin(_fetches(ready), self._port.broker_epoch()):
-            return False
-        for partition in ready:
-            del self._unsent[partition]
-        return True
-
-    def _take_at_once(self, answers: Mapping[TopicPartition, Fetched]) -> bool:
-        """False if some of the answers need a task; then none was taken."""
-        if self._port.topic_settings.unread:
-            return False
-        for partition, data in answers.items():
-            state = self.partitions.get(partition)
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or (state and data.records and not state.log.has_files):
-                return False
-        self.requests += 1
-        for partition, data in answers.items():
-            self._take_one(partition, data)
-        return True
-
-    async def _take(self, answers: Mapping[TopicPartition, Fetched]) -> None:
-        """Raises what the connection raises."""
         self.requests += 1
         if self._port.topic_settings.unread:
             await self._read_settings(answers)
+        sent = connection.sent
         for partition, data in answers.items():
             state = self.partitions.get(partition)
             if state is not None and data.records and not state.log.has_files:
                 await self._make_files(state)
-            refused = self._take_one(partition, data)
-            if refused is not None:
-                await self._out_of_range(partition, refused)
-
-    def _take_one(self, partition: TopicPartition, data: Fetched) -> FetchState | None:
-        """The state of the partition if its offset is out of range."""
-        state, asked = self.partitions.get(partition), self._connection.sent.get(partition)
-        if state is None or asked is None or partition in self._forgotten or state.offset != asked.offset:
-            return None  # rule B5.12
-        self._unsent[partition] = None
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return state
-        if data.error_code == ErrorCode.NONE:
-            self._guarded(partition, state, self._process, data)
-        else:
-            self._refused(partition, state, data.error_code)
-        return None
+                state = self.partitions.get(partition)
+            asked = sent.get(partition)
+            if state is None or asked is None or partition in self._forgotten or state.offset != asked.offset:
+                continue  # rule B5.12
+            self._unsent[partition] = None
+            if data.error_code == ErrorCode.NONE:
+                self._guarded(partition, state, self._process, data)
+            elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._out_of_range(partition, state)
+            else:
+                self._refused(partition, state, data.error_code)
 
     async def _make_files(self, state: FetchState) -> None:
         """Others run after their flushes: a response may begin many logs."""

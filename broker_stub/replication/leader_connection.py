@@ -13,7 +13,7 @@ import trio
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
-from kce.broker_stub.node_client import DirectClient
+from kce.broker_stub.node_client import NodeClient
 from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.wire import (
     ErrorCode,
@@ -30,7 +30,7 @@ from kce.wire import (
     ReplicaState,
     error_name,
 )
-from kce.wire.single_fetch import REQUESTS, Asked, Fetched, decode_response, encode_request
+from kce.wire.single_fetch import REQUESTS, Answered, Asked, Fetched, decode_response, encode_request
 from kce.wire.transport import ConnectionLost, Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition, by_topic
 
@@ -67,15 +67,10 @@ class LeaderConnection:
         self._client_id = client_id
         self._encoded_client_id = client_id.encode()
         self._fetch_version = config.inter_broker_protocol_version.fetch_version
-        self._client: DirectClient | None = None
+        self._client: NodeClient | None = None
         #: of the request in progress
         self.deadline = math.inf
-        #: of the request that ``begin`` has begun: the topic's name and encoded id
-        self._begun: tuple[str, bytes] | None = None
-        #: the rest of it must wait
-        self._must_wait = False
         self._session = FollowerSession(config.replica_fetch_max_bytes)
-        self._clock = trio.lowlevel.current_clock().current_time
 
     @property
     def sent(self) -> Mapping[TopicPartition, FollowerFetch]:
@@ -88,15 +83,15 @@ class LeaderConnection:
         """Send a request without ApiVersions: `inter.broker.protocol.version` decides the version (rule B5.11)."""
         return await self._ask(lambda client: client.request(message, version))
 
-    async def _ask(self, ask: Callable[[DirectClient], Awaitable[T]]) -> T:
-        self._set_deadline()
+    async def _ask(self, ask: Callable[[NodeClient], Awaitable[T]]) -> T:
+        self.deadline = trio.current_time() + self._config.replica_socket_timeout_ms / 1000
         try:
             if self._client is None:
                 with trio.fail_at(self.deadline):
                     connection = await self._dial(
                         self.endpoint.host, self.endpoint.port, to=self._leader, listener=self.endpoint.listener
                     )
-                self._client = DirectClient(connection, self._client_id)
+                self._client = NodeClient(connection, self._client_id)
             return await ask(self._client)
         except BaseException:
             await self.aclose()
@@ -104,16 +99,13 @@ class LeaderConnection:
         finally:
             self.deadline = math.inf
 
-    def _set_deadline(self) -> None:
-        self.deadline = self._clock() + self._config.replica_socket_timeout_ms / 1000
-
     async def give_up(self) -> None:
         """The request in progress fails with ConnectionLost."""
         if self._client is not None:
             await self._client.aclose()
 
     async def aclose(self) -> None:
-        client, self._client, self._begun = self._client, None, None
+        client, self._client = self._client, None
         self._session.lost()
         if client is not None:
             with suppress(OSError):  # it is given up anyway
@@ -151,18 +143,7 @@ class LeaderConnection:
         self, listed: Mapping[TopicPartition, FollowerFetch], broker_epoch: int
     ) -> Mapping[TopicPartition, Fetched]:
         """Fetch in a session in which nothing but ``listed``, of one topic, has changed."""
-        topic, encode = self._of_a_topic(listed, broker_epoch)
-
-        async def ask(client: DirectClient) -> dict[TopicPartition, Fetched] | wire.Message:
-            return self._decoded(await client.exchange(encode), topic)
-
-        return await self._answered(await self._ask(ask), self._fetch_version)
-
-    def _of_a_topic(
-        self, listed: Mapping[TopicPartition, FollowerFetch], broker_epoch: int
-    ) -> tuple[tuple[str, bytes], Callable[[int], bytes]]:
-        """The topic's name and encoded id; what makes the request of a correlation id."""
-        config = self._config
+        config, version = self._config, self._fetch_version
         topic, topic_id = next((partition.topic, fetch.topic_id) for partition, fetch in listed.items())
         assert topic_id is not None
         encoded_id = topic_id.bytes
@@ -178,89 +159,25 @@ class LeaderConnection:
             return encode_request(
                 config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes,
                 config.replica_fetch_response_max_bytes, *self._session.id_and_epoch, encoded_id, asked,
-                config.broker_id, broker_epoch, api_version=self._fetch_version, correlation_id=correlation_id,
+                config.broker_id, broker_epoch, api_version=version, correlation_id=correlation_id,
                 client_id=self._encoded_client_id,
             )  # fmt: skip
 
-        return (topic, encoded_id), encode
+        async def ask(client: NodeClient) -> tuple[int, list[Answered]] | wire.Message:
+            frame = await client.exchange(encode)
+            found = decode_response(frame, encoded_id)
+            if found is not None:
+                return found
+            return wire.decode_response(frame, api_key=FetchRequest.__api_key__, api_version=version)[1]
 
-    def _decoded(self, frame: bytes, topic: tuple[str, bytes]) -> dict[TopicPartition, Fetched] | wire.Message:
-        """The answers, if the response has nothing but them. Raises wire.WireError."""
-        name, encoded_id = topic
-        found = decode_response(frame, encoded_id)
-        if found is None:
-            return wire.decode_response(frame, api_key=FetchRequest.__api_key__, api_version=self._fetch_version)[1]
-        session_id, answers = found
+        response = await self._ask(ask)
+        if not isinstance(response, tuple):
+            return await self._answered(response, version)
+        session_id, found = response
         self._session.answered(session_id)
-        return {TopicPartition(name, data.partition_index): data for data in answers}
-
-    def begin(self, changed: Mapping[TopicPartition, FollowerFetch], broker_epoch: int) -> bool:
-        """Begin to fetch what has ``changed``, without waiting; whether that was possible."""
-        version, client = self._fetch_version, self._client
-        listed = self._session.changes_of_a_topic(changed, (), version) if version in REQUESTS else None
-        if listed is None or client is None:
-            return False
-        self._begun, encode = self._of_a_topic(listed, broker_epoch)
-        self._set_deadline()
-        self._must_wait = not client.begin(encode)
-        return True
-
-    async def fetch_directly(
-        self, begin: Callable[[], bool], take: Callable[[Mapping[TopicPartition, Fetched]], bool]
-    ) -> Mapping[TopicPartition, Fetched] | None:
-        """Fetch again and again without a task, until something must be waited for.
-
-        ``begin`` calls the method of that name, if the next fetch needs no task. ``take`` gets the answers, and
-        whether it has taken them. Returns those that it has not, or those that had to be waited for; None: there are
-        none.
-        """
-        if self._client is None or not begin():
-            return None
-        try:
-            left = await self._fetch_until_a_wait(self._client, begin, take)
-        except BaseException:
-            await self.aclose()
-            raise
-        finally:
-            self.deadline, self._begun = math.inf, None
-        return None if left is None else await self._answered(left, self._fetch_version)
-
-    async def _fetch_until_a_wait(
-        self,
-        client: DirectClient,
-        begin: Callable[[], bool],
-        take: Callable[[Mapping[TopicPartition, Fetched]], bool],
-    ) -> dict[TopicPartition, Fetched] | wire.Message | None:
-        """The answer that is left, if there is one."""
-        left: list[dict[TopicPartition, Fetched] | wire.Message] = []
-        failures: list[Exception] = []
-
-        def on_input() -> bool:
-            try:
-                while self._begun is not None and (frame := client.response()) is not None:
-                    answers = self._decoded(frame, self._begun)
-                    self._begun = None
-                    if not isinstance(answers, dict) or not take(answers):
-                        left.append(answers)
-                        return False
-                    if not begin() or self._must_wait:
-                        return False
-            except Exception as e:  # noqa: BLE001 - raised by the task
-                failures.append(e)
-                return False
-            return True
-
-        if not self._must_wait:
-            await client.wait_for_input(on_input)
-        if failures:
-            raise failures[0]
-        if self._begun is not None:
-            left.append(self._decoded(await client.finish(), self._begun))
-        return left[0] if left else None
+        return {TopicPartition(topic, data.partition_index): data for data in found}
 
     async def _answered(self, response: object, version: int) -> Mapping[TopicPartition, Fetched]:
-        if isinstance(response, dict):
-            return response
         assert isinstance(response, FetchResponse)
         session = self._session
         if response.error_code in _SESSION_ERRORS:  # the next request begins another session

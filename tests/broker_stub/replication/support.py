@@ -27,7 +27,6 @@ from tests.broker_stub.support import (
     umr_state,
     update_metadata,
 )
-from tests.connections import TaskConnection
 
 A0 = TopicPartition("a", 0)
 ID = UUID(int=5)
@@ -91,7 +90,7 @@ async def a_node(
         nursery.cancel_scope.cancel()
 
 
-class Leader(TaskConnection):
+class Leader:
     """A leader, which answers with the next of ``fetched``, ``ends`` and ``offsets``.
 
     A fetch without an answer waits, as a leader without new records does.

@@ -45,8 +45,8 @@ class Settings(NoTopicSettings):
 class Follower:
     """Broker 1, which has the log ``log`` of a-0, and follows broker 9."""
 
-    def __init__(self, nursery: trio.Nursery, log: Log, leader: Leader | None = None, **properties: str) -> None:
-        self.leader = leader or Leader()
+    def __init__(self, nursery: trio.Nursery, log: Log, **properties: str) -> None:
+        self.leader = Leader()
         self.log = log
         self.moved: list[TopicPartition] = []
         self.held: set[TopicPartition] = set()
