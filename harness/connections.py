@@ -276,7 +276,7 @@ class Link:
     def send_nowait(self, *payloads: wire.Payload) -> bool:
         """See broker_stub.ports.Link."""
         stream = self._parts_stream
-        if stream is None or not self._is_plain or self._links.observed:
+        if stream is None or not self._is_plain or self._links.observed or self._is_renewal_due:
             return False
         frames = [payload for payload in payloads if isinstance(payload, bytes)]
         if len(frames) < len(payloads):
@@ -350,12 +350,17 @@ class Link:
         """Then, ``renewal`` comes before the next frame that ``send_frame`` sends."""
         self._renewal, self._renewed_at = renewal, self._clock() + seconds
 
+    @property
+    def _is_renewal_due(self) -> bool:
+        return self._renewal is not None and self._clock() >= self._renewed_at
+
     async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
         """Send ``payload`` and ``rest`` as one frame. A large ``rest`` is not copied if nobody looks.
 
         Raises ConnectionLost."""
-        if self._renewal is not None and self._clock() >= self._renewed_at:
+        if self._is_renewal_due:
             renewal, self._renewal = self._renewal, None
+            assert renewal is not None
             await renewal()
         try:
             if not self._is_plain or (self._links.observed and not self._observed_there):

@@ -128,6 +128,33 @@ async def test_a_frame_is_sent_at_once_if_nobody_looks_at_it(tmp_path: Path) -> 
     recorder.close()
 
 
+async def test_a_frame_waits_for_an_authentication_that_is_due() -> None:  # rule B9.24
+    """Also one that would be sent at once."""
+    node = NodeLinks(RealWorld(), Links(), 1)
+    listener = await node.bind("127.0.0.1", 0, listener="DATA", max_frame_bytes=100)
+    listener.listen(5)
+    dialled = await node.dial(*listener.address, to=7, listener="DATA")
+    accepted = await listener.accept()
+    listener.close()
+    renewals = list[str]()
+
+    async def renewal() -> None:
+        await trio.lowlevel.checkpoint()
+        renewals.append("again")
+
+    dialled.renew_after(1000, renewal)
+    assert dialled.send_nowait(b"in time")
+    dialled.renew_after(0, renewal)
+    assert not dialled.send_nowait(b"late")
+    await dialled.send_frame(b"late")
+    assert renewals == ["again"]
+    assert dialled.send_nowait(b"next")
+    assert [await accepted.receive() for _ in range(3)] == [b"in time", b"late", b"next"]
+    for link in (dialled, accepted):
+        await link.aclose()
+
+
+
 @pytest.mark.parametrize("is_reset", [False, True])
 async def test_the_end_is_known_once_all_was_received(is_reset: bool) -> None:
     node = NodeLinks(RealWorld(), Links(), 1)
