@@ -154,7 +154,6 @@ async def test_a_frame_waits_for_an_authentication_that_is_due() -> None:  # rul
         await link.aclose()
 
 
-
 @pytest.mark.parametrize("is_reset", [False, True])
 async def test_the_end_is_known_once_all_was_received(is_reset: bool) -> None:
     node = NodeLinks(RealWorld(), Links(), 1)
