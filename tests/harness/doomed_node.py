@@ -88,13 +88,12 @@ def _doomed_read(fate: Fate, name: str, read: Any) -> Any:
 
 def doom_connections(fate: Fate) -> None:
     """Every connection of this process on which it sends control requests."""
-    send_frame = Link.send_frame
+    send_frame, send_nowait = Link.send_frame, Link.send_nowait
 
-    async def struck(self: Link, payload: bytes, rest: bytes | memoryview = b"") -> None:
-        payload += rest
+    def control_request(payload: bytes) -> str | None:
+        """Its name; what it says is told."""
         if int.from_bytes(payload[:2], "big") not in CONTROL_REQUESTS:
-            await send_frame(self, payload)
-            return
+            return None
         _, message = wire.decode_request(payload)
         what = type(message).__name__
         fate.point("before", what)
@@ -105,10 +104,25 @@ def doom_connections(fate: Fate) -> None:
                         "topic": topic.topic_name, "partition": p.partition_index, "leader": p.leader, "isr": p.isr,
                         "leader_epoch": p.leader_epoch, "partition_epoch": p.partition_epoch,
                     })  # fmt: skip
-        await send_frame(self, payload)
-        fate.point("after", what)
+        return what
 
-    Link.send_frame = struck  # type: ignore[method-assign]
+    async def struck(self: Link, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        payload += rest
+        what = control_request(payload)
+        await send_frame(self, payload)
+        if what is not None:
+            fate.point("after", what)
+
+    def struck_at_once(self: Link, *payloads: wire.Payload) -> bool:
+        what = None
+        if not self._accepted and len(payloads) == 1 and isinstance(payloads[0], bytes):
+            what = control_request(payloads[0])
+        is_sent = send_nowait(self, *payloads)
+        if what is not None and is_sent:
+            fate.point("after", what)
+        return is_sent
+
+    Link.send_frame, Link.send_nowait = struck, struck_at_once  # type: ignore[method-assign]
 
 
 async def live(properties: dict[str, str], fate: Fate) -> None:
