@@ -36,14 +36,14 @@ class DirectConnection(TaskConnection):
 
     def __init__(self) -> None:
         self.came: deque[bytes] = deque()
-        self.is_closed = False
+        self.has_ended = False
         self._on_input: Callable[[], bool] | None = None
         self._ended = trio.Event()
         self._has_come = trio.Event()
 
     def open(self) -> None:
         self.came.clear()
-        self.is_closed = False
+        self.has_ended = False
 
     def arrive(self, frame: bytes) -> None:
         """The peer sends a frame."""
@@ -52,7 +52,7 @@ class DirectConnection(TaskConnection):
 
     def close(self) -> None:
         """The peer closes the connection."""
-        self.is_closed = True
+        self.has_ended = True
         self._arrived()
 
     def _arrived(self) -> None:
@@ -65,7 +65,7 @@ class DirectConnection(TaskConnection):
     async def receive_frame(self) -> bytes:
         await trio.lowlevel.checkpoint()
         while not self.came:
-            if self.is_closed:
+            if self.has_ended:
                 raise ConnectionLost("closed")
             self._has_come = trio.Event()
             await self._has_come.wait()
@@ -80,8 +80,8 @@ class DirectConnection(TaskConnection):
             self._on_input = None
 
     def _call(self) -> None:
-        has_come = self.is_closed or self.came
-        if self._on_input is not None and has_come and (not self._on_input() or self.is_closed):
+        has_come = self.has_ended or self.came
+        if self._on_input is not None and has_come and (not self._on_input() or self.has_ended):
             self.stop_waiting()
 
     def stop_waiting(self) -> None:

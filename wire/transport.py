@@ -35,17 +35,21 @@ class DirectConnection(FramedConnection, Protocol):
     """A connection that sends and receives without a task, as long as nothing must be waited for."""
 
     def send_nowait(self, payload: bytes, /) -> bool:
-        """Send a frame if that need not wait, and whether it was sent. If there ``is_unsent`` something then, call
-        ``flush`` before anything else is sent."""
+        """Send a frame, or begin to, if that need not wait; whether it did. If it ``is_unsent`` then, call ``flush``
+        before anything else is sent."""
 
     @property
-    def is_unsent(self) -> bool: ...
+    def is_unsent(self) -> bool:
+        """Whether there is something to ``flush``."""
 
     async def flush(self) -> None:
-        """Send what ``send_nowait`` could not send without waiting."""
+        """Send what ``send_nowait`` could not send without waiting. Raises trio.BrokenResourceError."""
 
     def receive_nowait(self) -> bytes | None:
-        """The next frame, if it has come and nobody but ``receive_frame`` must look at it."""
+        """The next frame, if it has come and nobody but ``receive_frame`` must look at it.
+
+        Raises trio.BrokenResourceError.
+        """
 
     @property
     def has_ended(self) -> bool:

@@ -143,8 +143,8 @@ def replay(
 
     Connections and correlation ids are new; causal order and timing are kept. As controller it sends the recorded
     control requests; as client, the requests of one connection, with the ids of topics, members and sessions that they
-    had. As broker it registers in ZooKeeper with its own ports
-    and answers each request with the response of the best matching recorded one, until Ctrl-C.
+    had. As broker it registers in ZooKeeper with its own ports and answers each request with the response of the best
+    matching recorded one, until Ctrl-C.
 
     FILES are read as by `kce decode`: several are one incident; compressed, remote, or standard input (-).
     """

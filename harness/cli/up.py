@@ -266,7 +266,9 @@ async def _report_failures(cluster: Cluster, known: dict[int, str], report: Call
 
 async def _report_unsettled(cluster: Cluster, report: Callable[[str], None]) -> None:
     """Report why the cluster does not come to rest after its start: its nodes cannot log in to each other, perhaps.
-    A cluster in which a node has been ended or paused meanwhile is not watched any more."""
+
+    It ends when a node is ended or paused: what follows then is no surprise.
+    """
     deadline, reason = trio.current_time() + _SETTLES_WITHIN_S, None
     while trio.current_time() < deadline:
         if any(member.state != "running" for member in cluster.members):

@@ -335,10 +335,6 @@ class DirectPeer(DirectConnection, Peer):
         self.is_unsent = self.takes < len(payload)
         return True
 
-    @property
-    def has_ended(self) -> bool:
-        return self.is_closed
-
     async def flush(self) -> None:
         if self.is_unsent:
             self._note("flushed")
@@ -452,7 +448,7 @@ async def test_a_direct_connection_that_fails(autojump_clock: MockClock, fault: 
 
                 def receive_nowait() -> bytes | None:
                     del peer.receive_nowait  # type: ignore[method-assign]
-                    peer.is_closed = True
+                    peer.has_ended = True
                     raise trio.BrokenResourceError
 
                 peer.receive_nowait = receive_nowait  # type: ignore[method-assign]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ from kce import wire
 from kce.controller.channel_manager import Channel, ChannelConfig
 from kce.wire.transport import ConnectionLost
 from kce.zookeeper.model import BrokerId, Endpoint
+from tests.connections import DirectConnection
 
 REQUESTS = 60
 FAULTS = ("", "", "", "", "closes", "answers and closes", "garbage", "empty", "another id", "twice", "silence")
@@ -43,18 +43,13 @@ class Broker:
         return self.connections[-1]
 
 
-class Connection:
-    """A wire.transport.DirectConnection to the broker."""
-
+class Connection(DirectConnection):
     def __init__(self, broker: Broker) -> None:
+        super().__init__()
         self.broker = broker
         self.random = broker.random
-        self.is_closed = self.has_ended = False
+        self.is_closed = False
         self._unsent: bytes | None = None
-        self._came: deque[bytes] = deque()
-        self._more = trio.Event()
-        self._on_input: Callable[[], bool] | None = None
-        self._waits = trio.Event()
         self._in_flight = 0
 
     def send_nowait(self, payload: bytes) -> bool:
@@ -88,44 +83,35 @@ class Connection:
     def receive_nowait(self) -> bytes | None:
         if self.broker.is_observed:
             return None
-        if self.has_ended and not self._came and self.random.random() < 0.3:
+        if self.has_ended and not self.came and self.random.random() < 0.3:
             raise trio.BrokenResourceError
-        return self._came.popleft() if self._came else None
+        return self.came.popleft() if self.came else None
 
     async def receive_frame(self) -> bytes:
-        while not self._came:
-            if self.has_ended:
-                raise ConnectionLost("closed")
-            self._more = trio.Event()
-            await self._more.wait()
+        frame = await super().receive_frame()
         await trio.sleep(self.random.choice((0, 0.01)))
-        return self._came.popleft()
+        return frame
 
     async def wait_for_input(self, on_input: Callable[[], bool]) -> None:
         assert not self.is_closed
         assert self._on_input is None
         if self.broker.is_observed or self.has_ended or self.random.random() < 0.1:
             return
-        self._on_input, self._waits = on_input, trio.Event()
-        try:
-            self._call()
-            await self._waits.wait()
-        finally:
-            self._on_input = None
+        await super().wait_for_input(on_input)
 
     def stop_waiting(self) -> None:
         self._on_input = None
-        self._waits.set()
+        super().stop_waiting()
 
     async def aclose(self) -> None:
         self.is_closed = self.has_ended = True
         await trio.sleep(self.random.choice((0, 0.05)))
 
     def _call(self) -> None:
-        if self._on_input is not None and (self._came or self.has_ended):
-            goes_on = not self.broker.is_observed and self._on_input() and not self.has_ended
-            if not goes_on:
-                self.stop_waiting()
+        if self.broker.is_observed and (self.came or self.has_ended):
+            self.stop_waiting()
+        else:
+            super()._call()
 
     def _arrive(self, request: bytes) -> None:
         if self.has_ended:
@@ -153,22 +139,21 @@ class Connection:
             case "closes":
                 pass
             case "garbage":
-                self._came.append(b"\0\0")
+                self.came.append(b"\0\0")
             case "empty":
-                self._came.append(b"")
+                self.came.append(b"")
             case "another id":
-                self._came.append(
+                self.came.append(
                     wire.encode_response(
                         wire.UpdateMetadataResponse(), api_version=7, correlation_id=correlation_id + 1
                     )
                 )
             case "twice":
-                self._came += (answer, answer)
+                self.came += (answer, answer)
             case _:
-                self._came.append(answer)
+                self.came.append(answer)
         self.has_ended = "closes" in fault
-        self._more.set()
-        self._call()
+        self._arrived()
 
 
 def encoder(number: int, size: int) -> Callable[[int], tuple[bytes, bytes]]:
