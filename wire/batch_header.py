@@ -257,6 +257,15 @@ def stamped(batch: memoryview, header: BatchHeader, log_append_time: int | None)
         changed = header._replace(attributes=attributes & ~_LOG_APPEND_TIME)
     else:
         changed = header._replace(attributes=attributes | _LOG_APPEND_TIME, max_timestamp=log_append_time)
+    return _with_header(batch, changed)
+
+
+def with_producer(batch: memoryview, header: BatchHeader, producer_id: int, producer_epoch: int) -> bytes:
+    """A batch of magic 2 as of another producer."""
+    return _with_header(batch, header._replace(producer_id=producer_id, producer_epoch=producer_epoch))
+
+
+def _with_header(batch: memoryview, changed: BatchHeader) -> bytes:
     head = HEADER.pack(*changed)
     crc = crc32c(batch[BATCH_HEADER_BYTES:], crc32c(head[CRC_FROM:]))
     return b"".join((head[:_CRC_AT], _UINT32.pack(crc), head[CRC_FROM:], batch[BATCH_HEADER_BYTES:]))

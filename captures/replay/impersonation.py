@@ -11,7 +11,6 @@ closed.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 import trio
 
 from kce import wire
+from kce.captures.replay.identities import Identities, named_topics
 from kce.captures.replay.recording import Step
-from kce.captures.replay.rewrite import with_topic_ids
 
 _CHUNK_BYTES = 65536
 
@@ -69,7 +68,10 @@ class Impersonator:
         self._last: dict[int, Step] = {}
         self._last_answered: dict[int, AnsweredRequest] = {}
         self._refused: dict[tuple[str, int, str], AnsweredRequest] = {}
-        for step in sorted(steps, key=lambda step: step.request.place):
+        steps = sorted(steps, key=lambda step: step.request.place)
+        bodies = (step.request.body for step in steps if step.request.body is not None)
+        self._identities = Identities({topic_id: name for body in bodies for topic_id, name in named_topics(body)})
+        for step in steps:
             if step.response is not None and step.response.body is not None and step.request.body is not None:
                 plain = wire.as_dict(step.request.body, step.request.version)
                 recorded = _Recorded(step, _without_epochs(plain), _partitions(plain))
@@ -108,11 +110,10 @@ class Impersonator:
             entry.step, entry.why = None, "no response to such a request was recorded"
             self._unanswered(entry)
             return None, 0
-        then, now = _topic_ids(wire.as_dict(step.request.body, step.request.version)), _topic_ids(plain)
-        ids = {then[topic]: now[topic] for topic in then.keys() & now.keys()}
+        self._identities.learn_topics(body)
         try:
             answer = wire.encode_response(
-                with_topic_ids(step.response.body, ids),
+                self._identities.translated(step.response.body),
                 api_version=header.api_version, correlation_id=header.correlation_id,
             )  # fmt: skip
         except wire.EncodeError:
@@ -175,15 +176,6 @@ def _partitions(value: Any, topic: str = "") -> frozenset[tuple[str, int]]:
     if isinstance(value, list):
         return frozenset().union(*(_partitions(inner, topic) for inner in value))
     return frozenset()
-
-
-def _topic_ids(plain: Any) -> dict[str, uuid.UUID]:
-    """Topic ids by name, from a control request."""
-    return {
-        topic["topic_name"]: uuid.UUID(topic["topic_id"])
-        for topic in plain.get("topic_states", ())
-        if "topic_id" in topic
-    }
 
 
 def _without_epochs(value: Any) -> Any:

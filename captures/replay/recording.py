@@ -6,8 +6,9 @@ steps = recording.of_controllers()                       # or .of_connection(12)
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.decode import Decoder, Source
@@ -15,6 +16,7 @@ from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.pcap import CaptureFile
+from kce.captures.replay.identities import named_topics
 from kce.wire.registry import CONTROL_REQUESTS
 
 
@@ -67,17 +69,7 @@ class Recording(NamedTuple):
             counts[step.request.peers] = counts.get(step.request.peers, 0) + 1
         return counts
 
-    def topic_names(self) -> dict[str, str]:
-        """Names of topics by their ids, as text: many responses have only the ids."""
-        bodies = [message.body for step in self.steps for message in (step.request, step.response) if message]
-        topics = (topic for body in bodies for field in _TOPICS for topic in getattr(body, field, None) or ())
-        named = ((getattr(topic, "topic_id", None), _name(topic)) for topic in topics)
-        return {str(topic_id): name for topic_id, name in named if topic_id is not None and topic_id.int and name}
-
-
-#: fields of control requests, and of responses to Metadata, CreateTopics and others
-_TOPICS = ("topic_states", "topics")
-
-
-def _name(topic: Any) -> str | None:
-    return getattr(topic, "topic_name", None) or getattr(topic, "name", None)
+    def topic_names(self) -> dict[uuid.UUID, str]:
+        """Names of topics by their ids: many messages have only the ids."""
+        bodies = (message.body for step in self.steps for message in (step.request, step.response) if message)
+        return {topic_id: name for body in bodies if body is not None for topic_id, name in named_topics(body)}

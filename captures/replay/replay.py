@@ -11,16 +11,19 @@ responses that precede it in the recording have arrived, so causes stay before e
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from uuid import UUID
 
 import trio
 
 from kce import wire
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges.pairing import Request
+from kce.captures.replay.identities import Identities
 from kce.captures.replay.recording import Step
 from kce.captures.replay.restarts import Restart, needed
 from kce.captures.replay.rewrite import VOLATILE, differences
@@ -30,6 +33,9 @@ from kce.captures.tcp.segments import Place, endpoint_text
 ANSWER_SECONDS = 30.0
 
 _CHUNK_BYTES = 65536
+
+#: The first version of Metadata that has the ids of topics (KIP-516).
+_METADATA = 10
 
 #: Order of events that have the same place in the recording.
 _RESTART, _REQUEST, _RESPONSE = range(3)
@@ -77,7 +83,9 @@ def target_of(step: Step, targets: Mapping[int | None, Target]) -> Target:
 class Replay:
     """One run. ``rewrite`` returns the body to send; ``dial`` opens connections; ``volatile`` fields are not compared.
 
-    Differences name topics by ``topic_names``, where a response has only their ids.
+    Differences name topics by ``topic_names``, where a response has only their ids. With ``translate_ids`` requests
+    have the ids that the target assigns where the recorded ones had those of their cluster, and responses are compared
+    after the same; the target is asked for the ids of topics first, if requests have any.
 
     ``restart`` is called with the broker id of each of ``restarts`` that is needed, at its place in the recording.
     ``run`` raises CaptureError if the first target is unreachable, and whatever ``restart`` raises. Other failures are
@@ -95,7 +103,8 @@ class Replay:
         speed: float | None = 1.0,
         answer_seconds: float = ANSWER_SECONDS,
         volatile: frozenset[str] = VOLATILE,
-        topic_names: Mapping[str, str] = MappingProxyType({}),
+        topic_names: Mapping[UUID, str] = MappingProxyType({}),
+        translate_ids: bool = False,
         restarts: Iterable[Restart] = (),
         restart: Callable[[int], Awaitable[object]] | None = None,
     ) -> None:
@@ -108,7 +117,8 @@ class Replay:
         self._speed = speed
         self._answer_seconds = answer_seconds
         self._volatile = volatile
-        self._topic_names = topic_names
+        self._identities = Identities(topic_names)
+        self._translates = translate_ids
         self._in_flight: dict[Step, _InFlight] = {}
         self._connections: dict[tuple[int, Target], _Connection] = {}  # by the number of the recorded one
         self._silent: set[Target] = set()
@@ -118,6 +128,8 @@ class Replay:
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:
+                if self._translates:
+                    await self._ask_topic_ids()
                 await self._walk(nursery)
             except Exception as e:  # noqa: BLE001 - raised again, and not in a group
                 failure = e
@@ -133,7 +145,7 @@ class Replay:
     def outcomes(self) -> list[Outcome]:
         """Known so far."""
         return [
-            _compared(step, self._in_flight[step], self._volatile, self._topic_names)
+            _compared(step, self._in_flight[step], self._volatile, self._identities)
             if step in self._in_flight
             else Outcome(step, Verdict.UNSENT)
             for step in self._steps
@@ -159,13 +171,38 @@ class Replay:
         for step in self._steps:  # requests without a recorded response may get one now
             await self._await_response(step)
 
+    async def _ask_topic_ids(self) -> None:
+        """Ask the first target for the ids of the topics that requests refer to by id. If it fails, so will they."""
+        names = {name for step in self._steps for name in self._identities.topics_of(_body(step.request))}
+        if not names:
+            return
+        topics = tuple(wire.MetadataRequestTopic(name=name) for name in sorted(names))
+        request = wire.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        asked = wire.encode_request(request, api_version=_METADATA, correlation_id=0, client_id="kce replay")
+        buffer = wire.FrameBuffer()
+        with (
+            trio.move_on_after(self._answer_seconds),
+            contextlib.suppress(OSError, trio.BrokenResourceError, wire.WireError),
+        ):
+            async with await self._dial(*self._targets[self._steps[0]]) as stream:
+                await stream.send_all(wire.frame(asked))
+                while data := await stream.receive_some(_CHUNK_BYTES):
+                    buffer.receive_data(data)
+                    if (frame := buffer.next_frame()) is not None:
+                        _, answer = wire.decode_response(frame, api_key=request.__api_key__, api_version=_METADATA)
+                        self._identities.learn_topics(answer)
+                        return
+
     async def _send(self, step: Step, nursery: trio.Nursery) -> _InFlight:
         key = step.request.peers.connection, self._targets[step]
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = _Connection()
             await self._open(connection, self._targets[step], nursery)
-        return await connection.send(step.request, self._rewrite(step.request), self._answer_seconds)
+        body = self._rewrite(step.request)
+        if self._translates:
+            body = self._identities.translated(body)
+        return await connection.send(step.request, body, self._answer_seconds)
 
     async def _open(self, connection: _Connection, target: Target, nursery: trio.Nursery) -> None:
         host, port = target
@@ -199,6 +236,9 @@ class Replay:
             connection.end(f"closed: no response to the request of packet {step.request.place.packet}")
             if not any(each.has_answered for (_, at), each in self._connections.items() if at == target):
                 self._silent.add(target)
+        recorded = step.response and step.response.body
+        if self._translates and recorded and in_flight.answer:
+            self._identities.learn(_body(step.request), recorded, in_flight.answer)
 
 
 class _UnknownCorrelationIdError(Exception):
@@ -300,7 +340,7 @@ def _body(request: Request) -> wire.Message:
     return request.body
 
 
-def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str], names: Mapping[str, str]) -> Outcome:
+def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str], identities: Identities) -> Outcome:
     recorded = step.response
     if not in_flight.known.is_set():
         in_flight.failed("no response before the end")
@@ -311,9 +351,11 @@ def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str], names:
     if in_flight.answer is None:
         return Outcome(step, Verdict.MISSING, (in_flight.failure or "",))
     fields = differences(
-        wire.as_dict(recorded.body, recorded.version),
+        wire.as_dict(
+            identities.translated(recorded.body, getattr(step.request.body, "group_id", None)), recorded.version
+        ),
         wire.as_dict(in_flight.answer, step.request.version),
         volatile=volatile,
-        names=names,
+        names=identities.topic_names(),
     )
     return Outcome(step, Verdict.DIFFERENT if fields else Verdict.SAME, tuple(fields), in_flight.answer)

@@ -8,7 +8,6 @@ older one stays older by as much, so a stale request stays stale.
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -91,20 +90,6 @@ def newest_controller_epoch(requests: Iterable[Request]) -> int | None:
     """The highest controller epoch in ``requests``; None if there is none."""
     epochs = (getattr(r.body, "controller_epoch", None) for r in requests if r.api_key in CONTROL_REQUESTS)
     return max((epoch for epoch in epochs if epoch is not None), default=None)
-
-
-def with_topic_ids(value: Any, ids: Mapping[uuid.UUID, uuid.UUID]) -> Any:
-    """The message with its topic ids replaced."""
-    if not ids:
-        return value
-    if isinstance(value, uuid.UUID):
-        return ids.get(value, value)
-    if isinstance(value, tuple):
-        return tuple(with_topic_ids(inner, ids) for inner in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {f.name: with_topic_ids(getattr(value, f.name), ids) for f in dataclasses.fields(value)}
-        return dataclasses.replace(value, **changes)
-    return value
 
 
 #: Fields that differ between runs without meaning.

@@ -57,6 +57,7 @@ Examples:
       --controller-epoch current --broker-epoch current
   kce replay incident.pcapng --as controller --to 1=127.0.0.1:9093 --to 2=127.0.0.1:9095 --controller-epoch +1 --dry-run
   kce replay incident.pcapng --as client --connection 12 --to 127.0.0.1:9092 --speed 10
+  kce replay incident.pcapng --as client --client-id billing --to 1=127.0.0.1:9092 --to 2=127.0.0.1:9094
   kce replay incident.pcapng --as broker --broker 2 --zookeeper 127.0.0.1:2181
   kce replay demo/capture.pcapng --as controller --controller-epoch +10 --broker-epoch current --restart
 
@@ -84,8 +85,10 @@ The exit code is 1 if a response differs from the recorded one or is missing.
     help="Only requests to this broker; with --as broker, the broker to play.",
 )
 @click.option(
-    "--connection", type=int, metavar="N", help="Only the recorded connection with this number (see kce decode --json)."
-)
+    "--connection", "connections", type=int, multiple=True, metavar="N",
+    help="Only the recorded connection with this number (see kce decode --json); may be repeated.",
+)  # fmt: skip
+@click.option("--client-id", metavar="ID", help="Only requests with this client id, of all its connections.")
 @click.option("--api", "apis", multiple=True, metavar="NAME", callback=parsed(selection.api_key), help="Only this API.")
 @click.option(
     "--since", "since_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only requests from this time on."
@@ -134,17 +137,18 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 @cluster_option
 def replay(
     files: tuple[str, ...], ports: Ports, tls_keys: str | None, role: str, to: tuple[str, ...],
-    broker_id: int | None, connection: int | None, apis: tuple[int, ...], since_ns: int | None, until_ns: int | None,
-    speed: float, no_wait: bool, controller_epoch: str | None, broker_epoch: str | None, restart: bool,
-    answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
-    command_config: Path | None, zookeeper: str | None, cluster_file: Path | None,
+    broker_id: int | None, connections: tuple[int, ...], client_id: str | None, apis: tuple[int, ...],
+    since_ns: int | None, until_ns: int | None, speed: float, no_wait: bool, controller_epoch: str | None,
+    broker_epoch: str | None, restart: bool, answer_seconds: float, record: str | None, volatile: tuple[str, ...],
+    dry_run: bool, listeners: tuple[str, ...], command_config: Path | None, zookeeper: str | None,
+    cluster_file: Path | None,
 ) -> int:  # fmt: skip
     """Replay requests of a capture and compare the responses, or play a recorded broker to a live controller.
 
     Connections and correlation ids are new; causal order and timing are kept. As controller it sends the recorded
-    control requests; as client, the requests of one connection, with the ids of topics, members and sessions that they
-    had. As broker it registers in ZooKeeper with its own ports and answers each request with the response of the best
-    matching recorded one, until Ctrl-C.
+    control requests; as client, the requests of one client, with the ids that the live cluster gives: of topics, group
+    members and their generations, fetch sessions, producers and delegation tokens. As broker it registers in ZooKeeper
+    with its own ports and answers each request with the response of the best matching recorded one, until Ctrl-C.
 
     FILES are read as by `kce decode`: several are one incident; compressed, remote, or standard input (-).
     """
@@ -163,7 +167,8 @@ def replay(
     steps = [
         step for step in steps
         if (broker_id is None or step.broker_id == broker_id)
-        and (connection is None or step.request.peers.connection == connection)
+        and (not connections or step.request.peers.connection in connections)
+        and (client_id is None or step.request.client_id == client_id)
         and (not apis or step.request.api_key in apis)
         and (since_ns is None or step.request.place.time_ns >= since_ns)
         and (until_ns is None or step.request.place.time_ns < until_ns)
@@ -176,7 +181,7 @@ def replay(
         raise click.UsageError(f"{name}: no request went to a broker {broker_id}; the ids of those asked are {others}")
     if not steps:
         raise CaptureError(f"{name}: no request matches --as {role} and the filters")
-    if role == "client":
+    if role == "client" and not connections and client_id is None:
         _one_connection(name, steps)
     with contextlib.ExitStack() as stack:
         recorder = None
@@ -207,7 +212,8 @@ def replay(
         run = Replay(
             steps, targets, dial=dial, rewrite=rewriter, speed=None if no_wait else speed,
             answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile),
-            topic_names=recording.topic_names(), restarts=restarted,
+            topic_names=recording.topic_names(), translate_ids=role == "client",
+            restarts=restarted,
             restart=partial(_restart, find_cluster(cluster_file), rewriter) if restart else None,
         )  # fmt: skip
         if role == "controller" and not can_be_found(steps):
@@ -248,8 +254,8 @@ def _one_connection(file: str, steps: list[Step]) -> None:
             for client_id, peers in [*clients.items()][:_SHOWN_CLIENTS]
         )
         raise CaptureError(
-            f"{file}: {len(connections)} connections; a client is one of them, by --connection N. The first of each "
-            f"client id: {some}{', ...' if len(clients) > _SHOWN_CLIENTS else ''}; `kce decode --json` shows all"
+            f"{file}: {len(connections)} connections; choose a client by --client-id or --connection. The first of "
+            f"each client id: {some}{', ...' if len(clients) > _SHOWN_CLIENTS else ''}; `kce decode --json` shows all"
         )
 
 

@@ -1,4 +1,6 @@
-"""Replay recordings of Kafka 3.9.1 to real Kafka 3.9.1: as a controller, as brokers, as a client."""
+"""Replay recordings of Kafka 3.9.1 to real Kafka 3.9.1: as a controller, as brokers, as a client; and what librdkafka
+did at our broker, to another of ours and to real Kafka 3.9.1.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.replay.recording import Recording
@@ -144,3 +148,86 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
         "brokers", "leader_id", "leader_epoch", "isr_nodes", "offline_replicas",
     }  # fmt: skip
     assert (run.returncode, last) == (1, "3 requests replayed: 2 same, 1 different"), run.stderr
+
+
+#: Internal topics of one broker and of few partitions, and groups that do not wait for more members.
+ALONE = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+CLIENT = "billing"
+#: What its requests have ids in, or what assigns them.
+WITH_IDS = {"AddPartitionsToTxn", "EndTxn", "Fetch", "InitProducerId", "JoinGroup", "LeaveGroup", "OffsetCommit",
+            "Produce", "SyncGroup"}  # fmt: skip
+
+
+def produce_and_consume(bootstrap: str, topic: str, client_id: str, records: int = 3) -> None:
+    """In a transaction, then as a member of the group "readers"."""
+    client = {"bootstrap.servers": bootstrap, "client.id": client_id}
+    producer = Producer(client | {"transactional.id": client_id})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(records):
+        producer.produce(topic, b"%d" % number, partition=0)
+    producer.commit_transaction(60)
+    consumer = Consumer(
+        client | {"group.id": "readers", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    )
+    consumer.subscribe([topic])
+    read: list[bytes | None] = []
+    while len(read) < records:
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None, message.error()
+        read.append(message.value())
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert read == [b"%d" % number for number in range(records)]
+
+
+async def used(bootstrap: str, times: int) -> None:
+    """Create the topics, and have other clients use coordinators, producer ids and generations."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = admin.create_topics([NewTopic(name, 1, 1) for name in ("orders", "another")])
+    for created in topics.values():
+        await trio.to_thread.run_sync(created.result)
+    for number in range(times):
+        await trio.to_thread.run_sync(produce_and_consume, bootstrap, "another", f"client-{number}")
+
+
+async def test_a_client_of_ours_gets_the_same_answers_with_the_ids_of_other_clusters(
+    zookeeper: str, tmp_path: Path
+) -> None:
+    """Of topics, members, generations, sessions and producers: another cluster of ours, and real Kafka."""
+    traffic = tmp_path / "traffic.pcapng"
+    async with Cluster(1, zookeeper=f"{zookeeper}/recorded-client", record=traffic, properties=ALONE) as cluster:
+        await cluster.wait_for_controller()
+        await used(cluster.bootstrap_servers(), times=2)
+        await trio.to_thread.run_sync(produce_and_consume, cluster.bootstrap_servers(), "orders", CLIENT)
+    with CaptureFile(traffic) as capture:
+        recording = Recording.read(capture)
+    steps = [step for step in recording.steps if step.request.client_id == CLIENT]
+    assert {step.request.api_name for step in steps} >= WITH_IDS
+    unanswered = sum(step.response is None for step in steps)
+
+    async def replayed(address: str) -> str:
+        await used(address, times=1)
+        run = await trio.run_process(
+            [*KCE, "replay", str(traffic), "--as", "client", "--client-id", CLIENT, "--to", address,
+             *(f"--volatile={name}" for name in ("cluster_id", "port"))],
+            capture_stdout=True, capture_stderr=True, check=False,
+        )  # fmt: skip
+        return run.stdout.decode() + run.stderr.decode()
+
+    same = f"{len(steps)} requests replayed: {len(steps) - unanswered} same"
+    expected = same + (f", {unanswered} no response recorded" if unanswered else "") + "\n"
+    async with Cluster(1, zookeeper=f"{zookeeper}/another-cluster", properties=ALONE) as cluster:
+        await cluster.wait_for_controller()
+        assert await replayed(cluster.bootstrap_servers()) == expected
+    settings = {name.replace(".", "_"): value for name, value in ALONE.items()}
+    async with real_brokers([1], f"{zookeeper}/real", tmp_path, **settings) as brokers:
+        assert await replayed(brokers[1].address) == expected

@@ -92,8 +92,15 @@ def test_what_a_capture_lacks_is_not_left_out_without_a_word(tmp_path):
         (["--as", "controller", "--broker", "2", "--api", "Fetch", "--to", "127.0.0.1:1"], "no request matches --as"),
         (["--as", "controller", "--to", "nowhere"], "--to nowhere: not HOST:PORT or ID=HOST:PORT"),
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
-        (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection N"),
+        (
+            ["--as", "client", "--to", "127.0.0.1:1"],
+            "connections; choose a client by --client-id or --connection. The first",
+        ),
         (["--as", "client", "--to", "127.0.0.1:1"], "('tour-producer' to 127.0.0.1:"),
+        (
+            ["--as", "client", "--client-id", "no", "--to", "127.0.0.1:1"],
+            "no request matches --as client and the filters",
+        ),
         (["--as", "broker"], "--as broker needs --broker ID"),
         (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),
