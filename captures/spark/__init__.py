@@ -9,7 +9,8 @@
     for name, found in analyze_each(["one.pcapng", "two.pcapng"]):  # each by itself
         ...
 
-``analyze`` needs Java 17 or later for captures of 64 MB or more, and on a cluster. It returns ``Findings`` of plain
+``analyze`` needs Java 17 or later for captures of more than 1 GB or of many requests (``captures.spark.small``), and on
+a cluster. It returns ``Findings`` of plain
 values (``captures.spark.findings``) and raises a one-line ``captures.errors.CaptureError`` for files that it cannot
 read. Only this package imports pyspark.
 

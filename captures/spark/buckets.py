@@ -63,7 +63,7 @@ def _decoded(
         chunk = None if cuts is None else cuts.chunk(bucket)
         if chunk is None:
             reading = Reading(counts.passing(blocks), files, quality, names=names, ports=ports)
-            for batch in _bucket(reading, counts, evidence):
+            for batch in of_connections(reading, counts, evidence):
                 yield None, batch
         else:
             watch = Watch(chunk)
@@ -87,7 +87,8 @@ def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality)
             yield _Row(bucket, begin_ns, number, *(column[at].as_buffer() for column in data))
 
 
-def _bucket(reading: Reading, counts: SegmentCounts, evidence: Evidence) -> Iterator[pa.RecordBatch]:
+def of_connections(reading: Reading, counts: SegmentCounts, evidence: Evidence) -> Iterator[pa.RecordBatch]:
+    """DECODED rows of the connections that are read: their exchanges, and then a row for each."""
     of_kafka: set[str] = set()
 
     def ended(peers: Peers) -> None:

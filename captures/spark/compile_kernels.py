@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from kce.captures.exchanges.render import Renderer
 from kce.captures.exchanges.selection import Selection
 from kce.captures.fast.lines import lines
 from kce.captures.fast.messages import BulkDecoder
 from kce.captures.files.pcap import CaptureFile
+from kce.captures.files.split import WHOLE
 from kce.captures.spark import small
+from kce.captures.spark.buckets import decoded
+from kce.captures.spark.levels import block_batches
+from kce.captures.spark.work import File
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 #: both formats, with and without topic ids
@@ -27,6 +33,18 @@ def main() -> None:
             for _ in lines(decoder, Renderer(decoder.cluster, colour=False), Selection()):
                 pass
     small.decode(names)
+    decode_as_tasks(names)
+
+
+def decode_as_tasks(names: list[str]) -> int:
+    """Read as Spark's tasks do, and reassemble as others do. Returns the number of rows."""
+    blocks: list[pa.RecordBatch] = []
+    for number, name in enumerate(names):
+        blocks += block_batches(File(name, name), number, WHOLE, 1)
+    table = pa.Table.from_batches(blocks).sort_by(
+        [(column, "ascending") for column in ("begin_ns", "number", "packet")]
+    )
+    return sum(map(len, decoded(table.to_batches(), "none")))
 
 
 if __name__ == "__main__":

@@ -79,10 +79,11 @@ def analyze(
 ) -> findings.Findings:
     """Analyse what the control plane in ``paths`` did.
 
-    Small captures are analysed by Sail (``captures.spark.sail``), which runs the queries of Spark without Java. Spark
-    analyses what is large, what is given a ``spark``, a ``master`` or an ``event_log``, and whatever Sail cannot. Its
-    tasks open the captures; on this machine, small ones are decoded by this process while Spark starts, by the same
-    code; an ``event_log`` shows tasks that read, however small the captures are.
+    Captures of few requests (``captures.spark.small``) are decoded by this process and analysed by Sail
+    (``captures.spark.sail``), which runs the queries of Spark without Java. Spark analyses what is large, what is given
+    a ``spark``, a ``master`` or an ``event_log``, and whatever Sail cannot. Its tasks open the captures; on this
+    machine, those of up to 64 MB are decoded by this process while Spark starts, by the same code; an ``event_log``
+    shows tasks that read, however small the captures are.
 
     ``report`` is a file to write in one of ``captures.spark.exports.FORMS``; ``out`` is a folder for Parquet, empty
     unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means
@@ -108,19 +109,20 @@ def analyze(
     with contextlib.ExitStack() as stack:
         for name in names:  # report a missing file before starting the JVM
             check_location(name)
-        brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
+        job = _Job(names, only or ANALYSES, out, kind, ports, span, thresholds, progress, stack)
+        for_sail = spark is None and master is None and sail.is_usable()
+        most_bytes = small.MAX_BYTES if for_sail else _BYTES_PER_TASK
         decoding = None
-        if brief and event_log is None and _is_here(spark, master):
+        if job.size < most_bytes and event_log is None and _is_here(spark, master):
             pool = stack.enter_context(ThreadPoolExecutor(1))
             decoding = pool.submit(small.decode, names, evidence=kind, ports=ports)
-        job = _Job(names, only or ANALYSES, out, kind, ports, span, thresholds, progress, stack)
         found = None
-        if decoding is not None and spark is None and master is None and sail.is_usable():
+        if decoding is not None and for_sail:
             found = _on_sail(job, decoding)
         if found is None:
             if spark is None:
                 progress("starting Spark")
-                spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
+                spark = stack.enter_context(local_session(event_log, brief=job.is_small, master=master))
             progress("reading and reassembling")
             try:
                 found = job.run(_Spark(job, spark, None if decoding is None else decoding.result()))
@@ -171,12 +173,12 @@ def analyze_each(
     files = [expand([each]) for each in captures]
     for name in (name for of_one in files for name in of_one):
         check_location(name)
-    brief = max((sum(map(location_bytes, of_one)) for of_one in files), default=0) < _BYTES_PER_TASK
+    largest = max((sum(map(location_bytes, of_one)) for of_one in files), default=0)
     with contextlib.ExitStack() as stack:
         spark = None
-        if not brief or master is not None or not sail.is_usable():
+        if largest >= small.MAX_BYTES or master is not None or not sail.is_usable():
             progress("starting Spark")
-            spark = stack.enter_context(local_session(brief=brief, master=master))
+            spark = stack.enter_context(local_session(brief=largest < _BYTES_PER_TASK, master=master))
         for each in captures:
             found: findings.Findings | CaptureError
             try:
@@ -209,6 +211,7 @@ class _Engine(Protocol):
     """What runs the queries, on rows that are decoded there."""
 
     has_tasks: bool  #: whether tasks of it write Parquet
+    is_long: bool  #: whether the history of a connection may be too long for one task
     session: SparkSession
     decoded: DataFrame
     table: pa.Table | None  #: the same rows, if this process has decoded them
@@ -219,6 +222,7 @@ class _Engine(Protocol):
 
 class _Sail:
     has_tasks = False
+    is_long = False
 
     def __init__(self, session: SparkSession, table: pa.Table) -> None:
         self.session, self.table = session, table
@@ -234,6 +238,7 @@ class _Spark:
     def __init__(self, job: _Job, session: SparkSession, table: pa.Table | None) -> None:
         self.session, self.table = session, table
         self._is_small, self._stack = job.is_small, job.stack
+        self.is_long = not job.is_small
         if table is not None:
             self.decoded = session.createDataFrame(table, spark_schema(DECODED))
             return
@@ -295,7 +300,7 @@ class _Job:
                     reassembly.connections(decoded),
                 ),
             )
-        frames = inputs.frames(exchanges, partitions, live_brokers, connections, engine.keep, is_long=not self.is_small)
+        frames = inputs.frames(exchanges, partitions, live_brokers, connections, engine.keep, is_long=engine.is_long)
         wanted = {name: analysis for name, analysis in ANALYSES.items() if name in self.only}
         queries = {name: analysis.run for name, analysis in wanted.items()}
         queries["endpoints"] = lambda _: endpoints.orderBy("broker_id", "listener", "first_time")

@@ -170,18 +170,32 @@ def _blocks(files: Sequence[File], chosen: Chosen, ports: Collection[int], probl
     A file is opened when its time comes, so only one or two of a rotation are open.
     """
     if len(files) == 1:
-        return _blocks_of(files[0], 0, chosen, ports, WINDOW_BYTES, problems)
-    of_files = [_blocks_of(file, at, chosen, ports, _BLOCK_BYTES, problems) for at, file in enumerate(files)]
+        return _blocks_of(files[0], 0, chosen, ports, WINDOW_BYTES, problems, Quality())
+    return _merged(files, chosen, ports, problems, Quality())
+
+
+def counted_blocks(files: Sequence[File], ports: Collection[int], quality: Quality) -> Iterator[Block]:
+    """All segments of all files, merged by time; FILE is the index in ``files``. Counts the rest in ``quality``."""
+    problems: list[Corrupt] = []
+    yield from _merged(files, Chosen(), ports, problems, quality)
+    quality.unreadable += [each.problem for each in problems if each.packets is None]
+
+
+def _merged(
+    files: Sequence[File], chosen: Chosen, ports: Collection[int], problems: list[Corrupt], quality: Quality
+) -> Iterator[Block]:
+    of_files = [_blocks_of(file, at, chosen, ports, _BLOCK_BYTES, problems, quality) for at, file in enumerate(files)]
     return in_time(_by_begin(of_files, [first_time_ns(file.path) or 0 for file in files]))
 
 
 def _blocks_of(
-    file: File, number: int, chosen: Chosen, ports: Collection[int], window_bytes: int, problems: list[Corrupt]
-) -> Iterator[Block]:
+    file: File, number: int, chosen: Chosen, ports: Collection[int], window_bytes: int, problems: list[Corrupt],
+    quality: Quality,
+) -> Iterator[Block]:  # fmt: skip
     flows = Flows()
     try:
         with CaptureFile(file.path, file.name) as capture:
-            for block in dissected(capture, Quality(), window_bytes=window_bytes, file=number, ports=ports):
+            for block in dissected(capture, quality, window_bytes=window_bytes, file=number, ports=ports):
                 yield chosen.of_block(block, flows)
             problems += [Corrupt(file.name, capture.packets, f"{file.name}: {problem}") for problem in capture.problems]
     except CaptureError as e:

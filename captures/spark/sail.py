@@ -16,6 +16,7 @@ What Sail 0.7 does otherwise than Spark, so that queries avoid it (tests run eac
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 #: Bytes of address space that Sail may take. At its start it takes 1.7 GB of it, and uses 50 MB.
 MAX_BYTES = 6 * 1024**3
+
+#: Maximum bytes of rows that are sent at once; pyspark sends messages of up to 128 MiB.
+MAX_SENT_BYTES = 64 * 1024**2
 
 #: More would not help, and each takes address space.
 MAX_THREADS = 8
@@ -127,10 +131,7 @@ def connect_mode() -> Iterator[None]:
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame of a table. Its columns may be null, those of structs too."""
     if table.num_rows:
-        # a view, for each query would send the rows again, as often as it names them
-        name = f"rows_{uuid.uuid4().hex}"
-        spark.createDataFrame(table).createOrReplaceTempView(name)
-        return spark.table(name)
+        return functools.reduce(DataFrame.unionAll, [_sent(spark, part) for part in _parts(table)])
     # of no rows, Spark Connect wants to be told a schema, which Sail then takes for another than that of rows
     fields = [pa.field(field.name, field.type) for field in table.schema]
     nulls = [pa.nulls(1, field.type) for field in fields]
@@ -140,6 +141,26 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
 def kept(frame: DataFrame) -> DataFrame:
     """The rows of ``frame``, computed once."""
     return frame_of(frame.sparkSession, frame.toArrow())
+
+
+def _sent(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A view, for each query would send the rows again, as often as it names them."""
+    name = f"rows_{uuid.uuid4().hex}"
+    spark.createDataFrame(table).createOrReplaceTempView(name)
+    return spark.table(name)
+
+
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    """Its batches, as many at once as can be sent."""
+    part: list[pa.RecordBatch] = []
+    size = 0
+    for batch in table.to_batches():
+        if part and size + batch.nbytes > MAX_SENT_BYTES:
+            yield pa.Table.from_batches(part)
+            part, size = [], 0
+        part.append(batch)
+        size += batch.nbytes
+    yield pa.Table.from_batches(part)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
-"""Small captures are decoded in the driver, by the code of the tasks: no worker starts; Sail or Java does meanwhile."""
+"""Captures of few requests are decoded in the driver, by the code of the tasks: no worker starts; Sail or Java does
+meanwhile. They are read in one pass, in bounded memory, whatever their size.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +10,42 @@ from pathlib import Path
 import pyarrow as pa
 
 from kce.captures.spark.source import files
-from kce.captures.tables.rows import BLOCKS, DECODED
+from kce.captures.spark.work import File
+from kce.captures.tables.rows import DECODED
 from kce.captures.tables.tabulate import Evidence
 
-#: Maximum bytes of segments that are kept at once, and of decoded rows: a compressed file may hold far more than its
-#: size.
-MAX_SEGMENT_BYTES = 256 * 1024 * 1024
-MAX_DECODED_BYTES = 48 * 1024 * 1024
-
-_ORDER = [(name, "ascending") for name in ("bucket", "begin_ns", "number", "packet")]
+#: Maximum bytes of the files, or else tasks on all cores do it sooner.
+MAX_BYTES = 1024 * 1024 * 1024
+#: Maximum bytes of decoded rows, which are kept: some 500,000 requests. Analyses need a multiple of that.
+MAX_DECODED_BYTES = 192 * 1024 * 1024
+#: Maximum bytes of partition states among them, of which analyses make rows: some 500,000.
+MAX_STATES_BYTES = 48 * 1024 * 1024
 
 
 def decode(paths: Sequence[str], *, evidence: Evidence = "none", ports: Collection[int] = ()) -> pa.Table | None:
     """DECODED rows of captures, equal to ``reassembly.decode``; None if they are too many for one process."""
-    from kce.captures.spark.buckets import decoded  # slow to import
-
-    blocks: list[pa.RecordBatch] = []
-    for batch in _blocks(paths, ports):
-        blocks.append(batch)
-        if sum(each.nbytes for each in blocks) > MAX_SEGMENT_BYTES:
-            return None
     rows: list[pa.RecordBatch] = []
-    size = 0
-    for batch in decoded(
-        pa.Table.from_batches(blocks, BLOCKS.schema).sort_by(_ORDER).to_batches(), evidence, None, ports
-    ):
-        rows.append(batch)
+    size = of_states = 0
+    for batch in _decoded(files(paths, str(Path.cwd())), evidence, ports):
+        rows.append(batch.select(DECODED.schema.names))
         size += batch.nbytes
-        if size > MAX_DECODED_BYTES:
+        of_states += batch.column("states").nbytes
+        if size > MAX_DECODED_BYTES or of_states > MAX_STATES_BYTES:
             return None
     return pa.Table.from_batches(rows, DECODED.schema)
 
 
-def _blocks(paths: Sequence[str], ports: Collection[int]) -> Iterator[pa.RecordBatch]:
-    from kce.captures.files.split import WHOLE
-    from kce.captures.spark.levels import block_batches
+def _decoded(captures: Sequence[File], evidence: Evidence, ports: Collection[int]) -> Iterator[pa.RecordBatch]:
+    from kce.captures.exchanges.quality import Quality  # what follows is slow to import
+    from kce.captures.fast.columns import Reading
+    from kce.captures.fast.segment_counts import SegmentCounts
+    from kce.captures.spark.buckets import of_connections
+    from kce.captures.spark.levels import counted_blocks
+    from kce.captures.tables.tabulate import quality_row
 
-    for number, file in enumerate(files(paths, str(Path.cwd()))):
-        yield from block_batches(file, number, WHOLE, 1, ports)
+    quality = Quality()
+    names = [capture.name for capture in captures]
+    counts = SegmentCounts(names)
+    blocks = counts.passing(counted_blocks(captures, ports, quality))
+    yield from of_connections(Reading(blocks, names, quality, ports=ports), counts, evidence)
+    yield DECODED.batch([quality_row(quality.to_json())])

@@ -322,12 +322,14 @@ def test_captures_are_read_without_numba(tmp_path):
         print("numba" in sys.modules, file=sys.stderr)
         from kce.captures.spark import small  # which imports pandas, and that numba
         print(small.decode([sys.argv[1]]).num_rows, file=sys.stderr)
+        from kce.captures.spark.compile_kernels import decode_as_tasks
+        print(decode_as_tasks([sys.argv[1]]), file=sys.stderr)
     """
     decoding = python("-c", textwrap.dedent(code), str(file))
     assert "LeaderAndIsr" in decoding.stdout
-    *_, decoded, numba, rows = decoding.stderr.splitlines()
+    *_, decoded, numba, rows, rows_of_tasks = decoding.stderr.splitlines()
     assert (decoded, numba) == ("0 True", "False")
-    assert int(rows) > 0
+    assert int(rows_of_tasks) == int(rows) > 0
     assert "compiling" not in decoding.stderr
 
 

@@ -15,13 +15,14 @@ import sys
 
 import grpc
 import psutil
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql import is_remote
 
-from kce.captures.spark import analyze, analyze_each, job, sail
+from kce.captures.spark import analyze, analyze_each, job, sail, small
 from tests.captures.exchanges.test_exactness import CASES, tap_of
 from tests.captures.samples import CAPTURES
 from tests.captures.wiretap import observe
@@ -104,6 +105,32 @@ def test_small_captures_need_no_java_and_no_module_of_the_current_folder(tmp_pat
     assert ran.returncode == 1
     assert "Java 17 or later is needed" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
+
+
+def test_large_captures_of_few_requests_need_no_spark(on_sail, monkeypatch, findings_of):
+    """Rows are sent in parts, and histories are whole."""
+    monkeypatch.setattr(job, "_BYTES_PER_TASK", 1000)
+    monkeypatch.setattr(sail, "MAX_SENT_BYTES", 1000)
+    assert_same(analyze([ZOMBIE], evidence=True), findings_of("kafka-3.9.1-zombie"))
+    ((_, found),) = analyze_each([ZOMBIE], evidence=True)
+    assert_same(found, findings_of("kafka-3.9.1-zombie"))
+
+
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_STATES_BYTES"])
+def test_larger_ones_and_those_of_many_requests_are_for_spark(on_sail, monkeypatch, limit):
+    monkeypatch.setattr(small, limit, 1000)
+    with pytest.raises(AssertionError, match="Spark is not needed"):
+        analyze([ZOMBIE])
+
+
+def test_rows_are_sent_in_parts_of_a_bounded_size(monkeypatch):
+    rows = pa.Table.from_batches([pa.record_batch({"a": list(range(at, at + 100))}) for at in range(0, 1000, 100)])
+    monkeypatch.setattr(sail, "MAX_SENT_BYTES", 2 * rows.nbytes // 10)
+    parts = list(sail._parts(rows))
+    assert [part.num_rows for part in parts] == [200] * 5
+    assert pa.concat_tables(parts) == rows
+    monkeypatch.setattr(sail, "MAX_SENT_BYTES", 1)  # no batch is divided
+    assert [part.num_rows for part in sail._parts(rows)] == [100] * 10
 
 
 def test_a_proxy_of_the_environment_is_not_asked(on_sail, monkeypatch):

@@ -33,7 +33,7 @@ def test_the_driver_finds_what_tasks_find_in_few_jobs(spark, monkeypatch, awkwar
             assert getattr(here, field.name) == getattr(by_tasks, field.name), field.name
 
 
-@pytest.mark.parametrize("limit", ["MAX_SEGMENT_BYTES", "MAX_DECODED_BYTES"])
+@pytest.mark.parametrize("limit", ["MAX_STATES_BYTES", "MAX_DECODED_BYTES"])
 def test_what_is_too_large_for_one_process_is_left_to_tasks(monkeypatch, limit):
     assert small.decode([ZOMBIE]).num_rows > 100
     monkeypatch.setattr(small, limit, 1000)
