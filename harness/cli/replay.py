@@ -48,6 +48,7 @@ from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 CURRENT = "current"
 _SHOWN_CLIENTS = 20
+_LOGINS = frozenset({wire.SaslHandshakeRequest.__api_key__, wire.SaslAuthenticateRequest.__api_key__})
 
 
 @click.command(
@@ -183,6 +184,9 @@ def replay(
         raise CaptureError(f"{name}: no request matches --as {role} and the filters")
     if role == "client" and not connections and client_id is None:
         _one_connection(name, steps)
+    security = ClientSecurity.of_file(command_config)
+    if security.sasl is not None and role != "broker":
+        steps = _without_logins(steps)
     with contextlib.ExitStack() as stack:
         recorder = None
         if record is not None and not dry_run:
@@ -208,7 +212,7 @@ def replay(
         if dry_run:
             return _show(steps, targets, rewriter, recording)
         restarted = needed(restarts(recording.steps), steps)
-        dial = partial(_dial, recorder, ClientSecurity.of_file(command_config))
+        dial = partial(_dial, recorder, security)
         run = Replay(
             steps, targets, dial=dial, rewrite=rewriter, speed=None if no_wait else speed,
             answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile),
@@ -257,6 +261,17 @@ def _one_connection(file: str, steps: list[Step]) -> None:
             f"{file}: {len(connections)} connections; choose a client by --client-id or --connection. The first of "
             f"each client id: {some}{', ...' if len(clients) > _SHOWN_CLIENTS else ''}; `kce decode --json` shows all"
         )
+
+
+def _without_logins(steps: list[Step]) -> list[Step]:
+    """The connection logs in itself. A recorded login would be as another user, or answer an old challenge."""
+    others = [step for step in steps if step.request.api_key not in _LOGINS]
+    if len(others) < len(steps):
+        click.echo(
+            f"kce: {len(steps) - len(others)} requests of recorded logins are left out: --command-config logs in",
+            err=True,
+        )
+    return others
 
 
 def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]:

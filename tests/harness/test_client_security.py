@@ -9,6 +9,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub import BrokerConfig
+from kce.captures.record.recorder import Recorder
 from kce.harness.client_security import ClientSecurity
 from kce.harness.errors import HarnessError
 from kce.harness.links import Links
@@ -22,6 +23,7 @@ from tests.broker_stub.security.test_secured_listeners import properties
 from tests.broker_stub.support import running_broker
 from tests.certificates import authority, plain_users
 from tests.clusters import request
+from tests.harness.cli.support import KCE
 
 VERSIONS = wire.ApiVersionsRequest(client_software_name="test", client_software_version="1")
 
@@ -68,6 +70,34 @@ async def test_a_secured_stream(protocol: str) -> None:
             async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as connected:
                 with pytest.raises(ConnectionLost, match="TLS handshake failed"):
                     await untrusting.secured(connected, endpoint.host)
+
+
+async def test_a_replay_logs_in_itself_and_leaves_recorded_logins_out(tmp_path: Path) -> None:
+    """With another user's password, and with what answered an old challenge, the connection would be closed."""
+    capture, settings = tmp_path / "client.pcapng", tmp_path / "client.properties"
+    recorder = Recorder(capture)
+    tap = recorder.connection(("127.0.0.1", 40001), ("127.0.0.1", 9092))
+    login = wire.SaslHandshakeRequest(mechanism="PLAIN"), wire.SaslAuthenticateRequest(auth_bytes=b"\0bob\0bob's")
+    answers = wire.SaslHandshakeResponse(mechanisms=("PLAIN",)), wire.SaslAuthenticateResponse()
+    apis = wire.DescribeUserScramCredentialsRequest(users=()), wire.DescribeUserScramCredentialsResponse()
+    for number, (asked, answered, version) in enumerate([
+        (login[0], answers[0], 1), (login[1], answers[1], 2), (*apis, 0),
+    ]):  # fmt: skip
+        frame = wire.encode_request(asked, api_version=version, correlation_id=number, client_id="c")
+        tap.sent("client", wire.frame(frame))
+        tap.sent("server", wire.frame(wire.encode_response(answered, api_version=version, correlation_id=number)))
+    recorder.close()
+    protocol = "SASL_PLAINTEXT"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in client(protocol).items()))
+    config = BrokerConfig.from_properties(properties(protocol))
+    links = NodeLinks(RealWorld(), Links(), 1, tls=listeners_tls(config.security))
+    async with running_broker(config, bind=links.bind) as broker:
+        (endpoint,) = broker.endpoints
+        command = [*KCE, "replay", str(capture), "--as", "client", "--to", f"{endpoint.host}:{endpoint.port}",
+                   "--command-config", str(settings), "--no-wait"]  # fmt: skip
+        run = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert run.stdout.decode() == "1 requests replayed: 1 same\n", run.stderr
+    assert run.stderr.decode() == "kce: 2 requests of recorded logins are left out: --command-config logs in\n"
 
 
 @pytest.mark.parametrize(
