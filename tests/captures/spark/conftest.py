@@ -1,4 +1,4 @@
-"""Captures that are cut or damaged in ways that real ones are."""
+"""Captures that are cut or damaged in ways that real ones are, and analyses by Sail."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ import random
 
 import pytest
 
+from kce.captures.spark import job, sail
 from tests.captures.exchanges.test_exactness import CASES, tap_of
 from tests.captures.fast.test_bulk import packets_of
 from tests.captures.made_files import pcap
 from tests.captures.samples import unzipped
 from tests.captures.wiretap import observe
+
+
+@pytest.fixture
+def on_sail(monkeypatch):
+    """Analyses go to Sail, although Spark runs in this process, and nowhere else."""
+
+    def refused(*args, **options):
+        raise AssertionError("Spark is not needed")
+
+    monkeypatch.setattr(sail, "is_usable", lambda: True)
+    monkeypatch.setattr(job, "local_session", refused)
 
 
 @pytest.fixture(scope="module")

@@ -163,13 +163,13 @@ def test_every_step_of_an_incident_names_its_packet(findings_of, name):
 @pytest.mark.parametrize(("name", "snap_length"), [
     ("kafka-1.1.1-tour", 400), ("kafka-2.8.2-tour", 400), ("kafka-3.9.1-load", 400), ("kafka-3.9.1-zombie", 250),
 ])  # fmt: skip
-def test_nothing_follows_from_what_a_snap_length_cut_off(spark, tmp_path, name, snap_length):
+def test_nothing_follows_from_what_a_snap_length_cut_off(on_sail, tmp_path, name, snap_length):
     """All brokers came back, had been replaced as leaders, and were in sync in the end."""
     with CaptureFile(CAPTURES[name]) as capture:
         packets = [(each.time_ns, each.data[:snap_length], each.wire_bytes) for each in capture]
     path = tmp_path / "cut.pcap"
     path.write_bytes(pcap(packets))
-    found = analyze([path], spark=spark).findings()
+    found = analyze([path]).findings()
     assert any("Control requests may be missing or incomplete in the capture" in each.text for each in found)
     told = [each.text for each in found if each.severity != "note"]
     false = "did not come back", "nobody took over", "under-replicated", "propagation", "at the end"
@@ -193,7 +193,7 @@ def test_nothing_follows_from_what_a_snap_length_cut_off(spark, tmp_path, name, 
     ("kafka-0.10.2.2-tour", 0.03), ("kafka-0.10.2.2-tour", 20), ("kafka-2.3.1-tour", 20), ("kafka-3.9.1-tour", 20),
     ("kafka-3.9.1-zombie", 0.1),
 ])  # fmt: skip
-def test_nothing_follows_from_packets_that_are_missing(spark, tmp_path, findings_of, name, lost):
+def test_nothing_follows_from_packets_that_are_missing(on_sail, tmp_path, findings_of, name, lost):
     """A share of the packets at random, or so many windows of half a second, with whole requests."""
     chance = random.Random(1)
     with CaptureFile(CAPTURES[name]) as capture:
@@ -205,7 +205,7 @@ def test_nothing_follows_from_packets_that_are_missing(spark, tmp_path, findings
         kept = [packet for packet in packets if not any(begin <= packet[0] < begin + 5e8 for begin in windows)]
     path = tmp_path / "lossy.pcap"
     path.write_bytes(pcap(kept))
-    found = analyze([path], spark=spark)
+    found = analyze([path])
     assert any("gaps in " in line and "connections, " in line for line in found.quality.lines())
     whole = [(each.analysis, each.severity) for each in findings_of(name).findings()]
     for each in found.findings():
@@ -219,12 +219,12 @@ def test_nothing_follows_from_packets_that_are_missing(spark, tmp_path, findings
         assert not each.text.startswith("No zombie controller")
 
 
-def test_a_lost_packet_of_one_client_casts_no_doubt(spark, tmp_path):
+def test_a_lost_packet_of_one_client_casts_no_doubt(on_sail, tmp_path):
     with CaptureFile(CAPTURES["kafka-3.9.1-tour"]) as capture:
         packets = [(each.time_ns, each.data, each.wire_bytes) for each in capture]
     number = next(n for n, packet in enumerate(packets) if n > len(packets) // 2 and b"tour-consumer" in packet[1])
     path = tmp_path / "lossy.pcap"
     path.write_bytes(pcap(packets[:number] + packets[number + 1 :]))
-    found = analyze([path], spark=spark)
+    found = analyze([path])
     assert (found.quality.gap_connections, found.quality.control_gaps) == (1, 0)
     assert not any("missing" in each.text for each in found.findings() if each.severity != "note")

@@ -37,17 +37,6 @@ KCE = [sys.executable, "-P", "-c", "import sys; from kce.harness.cli import main
 WITHOUT_JAVA = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": ""}
 
 
-@pytest.fixture
-def on_sail(monkeypatch):
-    """Analyses go to Sail, although Spark runs in this process, and nowhere else."""
-
-    def refused(*args, **options):
-        raise AssertionError("Spark is not needed")
-
-    monkeypatch.setattr(sail, "is_usable", lambda: True)
-    monkeypatch.setattr(job, "local_session", refused)
-
-
 def alike(one, other):
     """Equal but for the last digits of percentiles, which Spark and Sail interpolate in another order."""
     if isinstance(one, float) and isinstance(other, float):
