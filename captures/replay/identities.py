@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kce import wire
@@ -112,6 +112,11 @@ class Identities:
                     parts += view[end:at], with_producer(view[at : at + header.size], header, *live)
                     end = at + header.size
         return b"".join((*parts, view[end:])) if parts else records
+
+
+def topic_names(bodies: Iterable[wire.Message | None]) -> dict[uuid.UUID, str]:
+    """Names of topics by their ids, from all messages that have both."""
+    return {topic_id: name for body in bodies if body is not None for topic_id, name in named_topics(body)}
 
 
 def named_topics(body: wire.Message) -> Iterator[tuple[uuid.UUID, str]]:

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from kce import wire
-from kce.captures.replay.identities import Identities, named_topics
+from kce.captures.replay.identities import Identities, topic_names
 from kce.captures.replay.recording import Step
 
 _CHUNK_BYTES = 65536
@@ -69,8 +69,7 @@ class Impersonator:
         self._last_answered: dict[int, AnsweredRequest] = {}
         self._refused: dict[tuple[str, int, str], AnsweredRequest] = {}
         steps = sorted(steps, key=lambda step: step.request.place)
-        bodies = (step.request.body for step in steps if step.request.body is not None)
-        self._identities = Identities({topic_id: name for body in bodies for topic_id, name in named_topics(body)})
+        self._identities = Identities(topic_names(step.request.body for step in steps))
         for step in steps:
             if step.response is not None and step.response.body is not None and step.request.body is not None:
                 plain = wire.as_dict(step.request.body, step.request.version)

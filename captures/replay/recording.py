@@ -16,7 +16,7 @@ from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.pcap import CaptureFile
-from kce.captures.replay.identities import named_topics
+from kce.captures.replay.identities import topic_names
 from kce.wire.registry import CONTROL_REQUESTS
 
 
@@ -71,5 +71,4 @@ class Recording(NamedTuple):
 
     def topic_names(self) -> dict[uuid.UUID, str]:
         """Names of topics by their ids: many messages have only the ids."""
-        bodies = (message.body for step in self.steps for message in (step.request, step.response) if message)
-        return {topic_id: name for body in bodies if body is not None for topic_id, name in named_topics(body)}
+        return topic_names(message.body for step in self.steps for message in (step.request, step.response) if message)

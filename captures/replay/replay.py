@@ -15,6 +15,7 @@ import contextlib
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from uuid import UUID
 
@@ -144,10 +145,11 @@ class Replay:
 
     def outcomes(self) -> list[Outcome]:
         """Known so far."""
+        compare = partial(
+            _compared, volatile=self._volatile, ids=self._identities, names=self._identities.topic_names()
+        )
         return [
-            _compared(step, self._in_flight[step], self._volatile, self._identities)
-            if step in self._in_flight
-            else Outcome(step, Verdict.UNSENT)
+            compare(step, self._in_flight[step]) if step in self._in_flight else Outcome(step, Verdict.UNSENT)
             for step in self._steps
         ]
 
@@ -340,7 +342,9 @@ def _body(request: Request) -> wire.Message:
     return request.body
 
 
-def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str], identities: Identities) -> Outcome:
+def _compared(
+    step: Step, in_flight: _InFlight, *, volatile: frozenset[str], ids: Identities, names: Mapping[str, str]
+) -> Outcome:
     recorded = step.response
     if not in_flight.known.is_set():
         in_flight.failed("no response before the end")
@@ -350,12 +354,11 @@ def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str], identi
         return Outcome(step, Verdict.UNRECORDED, (), in_flight.answer)
     if in_flight.answer is None:
         return Outcome(step, Verdict.MISSING, (in_flight.failure or "",))
+    expected = ids.translated(recorded.body, getattr(step.request.body, "group_id", None))
     fields = differences(
-        wire.as_dict(
-            identities.translated(recorded.body, getattr(step.request.body, "group_id", None)), recorded.version
-        ),
+        wire.as_dict(expected, recorded.version),
         wire.as_dict(in_flight.answer, step.request.version),
         volatile=volatile,
-        names=identities.topic_names(),
+        names=names,
     )
     return Outcome(step, Verdict.DIFFERENT if fields else Verdict.SAME, tuple(fields), in_flight.answer)

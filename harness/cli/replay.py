@@ -174,6 +174,9 @@ def replay(
         and (since_ns is None or step.request.place.time_ns >= since_ns)
         and (until_ns is None or step.request.place.time_ns < until_ns)
     ]  # fmt: skip
+    security = ClientSecurity.of_file(command_config)
+    if security.sasl is not None and role != "broker":
+        steps = _without_logins(steps)
     if not recording.steps:
         raise CaptureError(f"{name}: contains no Kafka request to replay")
     known = sorted({step.broker_id for step in recording.steps if step.broker_id is not None})
@@ -184,9 +187,6 @@ def replay(
         raise CaptureError(f"{name}: no request matches --as {role} and the filters")
     if role == "client" and not connections and client_id is None:
         _one_connection(name, steps)
-    security = ClientSecurity.of_file(command_config)
-    if security.sasl is not None and role != "broker":
-        steps = _without_logins(steps)
     with contextlib.ExitStack() as stack:
         recorder = None
         if record is not None and not dry_run:
@@ -216,8 +216,7 @@ def replay(
         run = Replay(
             steps, targets, dial=dial, rewrite=rewriter, speed=None if no_wait else speed,
             answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile),
-            topic_names=recording.topic_names(), translate_ids=role == "client",
-            restarts=restarted,
+            topic_names=recording.topic_names(), translate_ids=role == "client", restarts=restarted,
             restart=partial(_restart, find_cluster(cluster_file), rewriter) if restart else None,
         )  # fmt: skip
         if role == "controller" and not can_be_found(steps):

@@ -25,7 +25,7 @@ from kce.harness import Cluster
 from kce.harness.cli.options import connected
 from tests.captures.replay.test_replay import lives
 from tests.captures.samples import CAPTURES
-from tests.clusters import leaders_and_isrs, metadata
+from tests.clusters import know_each_other, leaders_and_isrs, metadata
 from tests.harness.cli.support import KCE
 from tests.interop.real_kafka import real_brokers
 
@@ -191,6 +191,7 @@ def produce_and_consume(bootstrap: str, topic: str, client_id: str, records: int
 
 async def used(bootstrap: str, times: int) -> None:
     """Create the topics, and have other clients use coordinators, producer ids and generations."""
+    await know_each_other(bootstrap)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = admin.create_topics([NewTopic(name, 1, 1) for name in ("orders", "another")])
     for created in topics.values():

@@ -21,8 +21,18 @@ from tests.captures.samples import CAPTURES
 THEN, NOW, OTHER = (uuid.UUID(int=i) for i in (1, 2, 3))
 
 
-def identities(topics=None):
-    return Identities({THEN: "orders"} if topics is None else topics)
+def identities():
+    return Identities({THEN: "orders"})
+
+
+def of_a_producer():
+    """Producer 1000 of epoch 2 is 4 of epoch 0."""
+    ids = identities()
+    ids.learn(
+        wire.InitProducerIdRequest(), wire.InitProducerIdResponse(producer_id=1000, producer_epoch=2),
+        wire.InitProducerIdResponse(producer_id=4, producer_epoch=0),
+    )  # fmt: skip
+    return ids
 
 
 def joined(member_id="then", generation=7, **more):
@@ -105,11 +115,7 @@ def test_fetch_sessions_and_tokens():
 
 
 def test_producers_in_requests_and_in_batches():
-    ids = identities()
-    ids.learn(
-        wire.InitProducerIdRequest(), wire.InitProducerIdResponse(producer_id=1000, producer_epoch=2),
-        wire.InitProducerIdResponse(producer_id=4, producer_epoch=0),
-    )  # fmt: skip
+    ids = of_a_producer()
     ending = wire.EndTxnRequest(transactional_id="t", producer_id=1000, producer_epoch=2)
     assert ids.translated(ending) == wire.EndTxnRequest(transactional_id="t", producer_id=4, producer_epoch=0)
     fenced = wire.EndTxnRequest(transactional_id="t", producer_id=1000, producer_epoch=1)
@@ -124,11 +130,7 @@ def test_producers_in_requests_and_in_batches():
 
 
 def test_records_of_a_capture_are_views():
-    ids = identities()
-    ids.learn(
-        wire.InitProducerIdRequest(), wire.InitProducerIdResponse(producer_id=1000, producer_epoch=2),
-        wire.InitProducerIdResponse(producer_id=4, producer_epoch=0),
-    )  # fmt: skip
+    ids = of_a_producer()
     sent = ids.translated(produced(memoryview(batch(1000, 2) + b"\xff" * 61)))
     assert sent.topic_data[0].partition_data[0].records == batch(4, 0) + b"\xff" * 61
     others = produced(memoryview(batch(1000, 3)))
