@@ -24,6 +24,7 @@ import trio
 from kce import wire
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges.pairing import Request
+from kce.captures.replay.asking import CHUNK_BYTES, Dial, Target, ask
 from kce.captures.replay.identities import Identities
 from kce.captures.replay.recording import Step
 from kce.captures.replay.restarts import Restart, needed
@@ -33,19 +34,11 @@ from kce.captures.tcp.segments import Place, endpoint_text
 #: Timeout of a response: Kafka's own `request.timeout.ms`.
 ANSWER_SECONDS = 30.0
 
-_CHUNK_BYTES = 65536
-
 #: The first version of Metadata that has the ids of topics (KIP-516).
 _METADATA = 10
 
 #: Order of events that have the same place in the recording.
 _RESTART, _REQUEST, _RESPONSE = range(3)
-
-Target = tuple[str, int]
-"""Host and port."""
-
-Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
-"""Opens a connection; raises OSError. The stream may be wrapped, for example to record it."""
 
 
 class Verdict(enum.Enum):
@@ -180,20 +173,9 @@ class Replay:
             return
         topics = tuple(wire.MetadataRequestTopic(name=name) for name in sorted(names))
         request = wire.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        asked = wire.encode_request(request, api_version=_METADATA, correlation_id=0, client_id="kce replay")
-        buffer = wire.FrameBuffer()
-        with (
-            trio.move_on_after(self._answer_seconds),
-            contextlib.suppress(OSError, trio.BrokenResourceError, wire.WireError),
-        ):
-            async with await self._dial(*self._targets[self._steps[0]]) as stream:
-                await stream.send_all(wire.frame(asked))
-                while data := await stream.receive_some(_CHUNK_BYTES):
-                    buffer.receive_data(data)
-                    if (frame := buffer.next_frame()) is not None:
-                        _, answer = wire.decode_response(frame, api_key=request.__api_key__, api_version=_METADATA)
-                        self._identities.learn_topics(answer)
-                        return
+        with contextlib.suppress(CaptureError):
+            answer = await ask(self._dial, self._targets[self._steps[0]], request, _METADATA, self._answer_seconds)
+            self._identities.learn_topics(answer)
 
     async def _send(self, step: Step, nursery: trio.Nursery) -> _InFlight:
         key = step.request.peers.connection, self._targets[step]
@@ -304,7 +286,7 @@ class _Connection:
         assert self.stream is not None
         buffer = wire.FrameBuffer()
         try:
-            while data := await self.stream.receive_some(_CHUNK_BYTES):
+            while data := await self.stream.receive_some(CHUNK_BYTES):
                 buffer.receive_data(data)
                 while (frame := buffer.next_frame()) is not None:
                     self._answered(frame)

@@ -22,13 +22,14 @@ from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import Renderer
 from kce.captures.files.locations import expand
 from kce.captures.record.recorder import Recorder, TappedStream
+from kce.captures.replay.asking import Target
 from kce.captures.replay.impersonation import Impersonator
 from kce.captures.replay.recording import Recording, Step
-from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Target, Verdict, target_of
+from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Verdict, target_of
 from kce.captures.replay.restarts import Restart, can_be_found, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
-from kce.harness import interrupts
+from kce.harness import interrupts, recorded_layout
 from kce.harness.cli.captures import closing, opened
 from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import (
@@ -59,6 +60,7 @@ Examples:
   kce replay incident.pcapng --as controller --to 1=127.0.0.1:9093 --to 2=127.0.0.1:9095 --controller-epoch +1 --dry-run
   kce replay incident.pcapng --as client --connection 12 --to 127.0.0.1:9092 --speed 10
   kce replay incident.pcapng --as client --client-id billing --to 1=127.0.0.1:9092 --to 2=127.0.0.1:9094
+  kce replay incident.pcapng --as client --client-id billing --create-topics
   kce replay incident.pcapng --as broker --broker 2 --zookeeper 127.0.0.1:2181
   kce replay demo/capture.pcapng --as controller --controller-epoch +10 --broker-epoch current --restart
 
@@ -90,6 +92,10 @@ The exit code is 1 if a response differs from the recorded one or is missing.
     help="Only the recorded connection with this number (see kce decode --json); may be repeated.",
 )  # fmt: skip
 @click.option("--client-id", metavar="ID", help="Only requests with this client id, of all its connections.")
+@click.option(
+    "--create-topics", is_flag=True,
+    help="As client: first create the topics it uses, with the recorded leaders, and those of its coordinators.",
+)  # fmt: skip
 @click.option("--api", "apis", multiple=True, metavar="NAME", callback=parsed(selection.api_key), help="Only this API.")
 @click.option(
     "--since", "since_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only requests from this time on."
@@ -137,8 +143,8 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 @zookeeper_option
 @cluster_option
 def replay(
-    files: tuple[str, ...], ports: Ports, tls_keys: str | None, role: str, to: tuple[str, ...],
-    broker_id: int | None, connections: tuple[int, ...], client_id: str | None, apis: tuple[int, ...],
+    files: tuple[str, ...], ports: Ports, tls_keys: str | None, role: str, to: tuple[str, ...], broker_id: int | None,
+    connections: tuple[int, ...], client_id: str | None, create_topics: bool, apis: tuple[int, ...],
     since_ns: int | None, until_ns: int | None, speed: float, no_wait: bool, controller_epoch: str | None,
     broker_epoch: str | None, restart: bool, answer_seconds: float, record: str | None, volatile: tuple[str, ...],
     dry_run: bool, listeners: tuple[str, ...], command_config: Path | None, zookeeper: str | None,
@@ -158,6 +164,8 @@ def replay(
     check_span(since_ns, until_ns)
     if restart and role != "controller":
         raise click.UsageError("--restart needs --as controller")
+    if create_topics and role != "client":
+        raise click.UsageError("--create-topics needs --as client")
     if record is not None and any(
         Path(file).exists() and Path(record).resolve() == Path(file).resolve() for file in files
     ):
@@ -209,8 +217,16 @@ def replay(
         for step in steps:
             target_of(step, targets)
         rewriter = interrupts.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
+        layout = recorded_layout.layout_of(recording.steps, steps) if create_topics else None
         if dry_run:
+            if layout is not None:
+                _show_topics(layout.topics)
             return _show(steps, targets, rewriter, recording)
+        if layout is not None:
+            created = partial(recorded_layout.create_topics, seconds=answer_seconds)
+            first, dial_unrecorded = target_of(steps[0], targets), partial(_dial, None, security)
+            for line in interrupts.run(created, layout, first, dial_unrecorded):
+                click.echo(f"kce: {line}", err=True)
         restarted = needed(restarts(recording.steps), steps)
         dial = partial(_dial, recorder, security)
         run = Replay(
@@ -400,6 +416,12 @@ def _show(
         click.echo(f"{renderer.line(request)} => {host}:{port}")
     click.echo(f"kce: {len(steps)} requests would be sent; {len(recording.left_out)} cannot be", err=True)
     return 0
+
+
+def _show_topics(topics: recorded_layout.Topics) -> None:
+    for topic, partitions in topics.items():
+        led = ", ".join(f"{partition} by {replicas[0]}" for partition, replicas in sorted(partitions.items()))
+        click.echo(f"kce: topic {topic} would be created if it is missing; partitions led: {led}", err=True)
 
 
 def _show_answers(steps: list[Step], recording: Recording) -> int:

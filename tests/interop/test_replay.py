@@ -150,15 +150,14 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
     assert (run.returncode, last) == (1, "3 requests replayed: 2 same, 1 different"), run.stderr
 
 
-#: Internal topics of one broker and of few partitions, and groups that do not wait for more members.
-ALONE = {
-    "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.replication.factor": "1",
+#: Internal topics that are soon created, and groups that do not wait for more members.
+AT_ONCE = {
+    "offsets.topic.num.partitions": "8",
+    "transaction.state.log.num.partitions": "8",
     "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+BROKERS = [1, 2, 3]
 CLIENT = "billing"
 #: What its requests have ids in, or what assigns them.
 WITH_IDS = {"AddPartitionsToTxn", "EndTxn", "Fetch", "InitProducerId", "JoinGroup", "LeaveGroup", "OffsetCommit",
@@ -166,9 +165,9 @@ WITH_IDS = {"AddPartitionsToTxn", "EndTxn", "Fetch", "InitProducerId", "JoinGrou
 
 
 def produce_and_consume(bootstrap: str, topic: str, client_id: str, records: int = 3) -> None:
-    """In a transaction, then as a member of the group "readers"."""
+    """In a transaction of "copy", then as a member of the group "readers"."""
     client = {"bootstrap.servers": bootstrap, "client.id": client_id}
-    producer = Producer(client | {"transactional.id": client_id})
+    producer = Producer(client | {"transactional.id": "copy"})
     producer.init_transactions(60)
     producer.begin_transaction()
     for number in range(records):
@@ -189,46 +188,66 @@ def produce_and_consume(bootstrap: str, topic: str, client_id: str, records: int
     assert read == [b"%d" % number for number in range(records)]
 
 
-async def used(bootstrap: str, times: int) -> None:
-    """Create the topics, and have other clients use coordinators, producer ids and generations."""
-    await know_each_other(bootstrap)
+async def create_another(bootstrap: str) -> None:
+    await know_each_other(*bootstrap.split(","))
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = admin.create_topics([NewTopic(name, 1, 1) for name in ("orders", "another")])
-    for created in topics.values():
-        await trio.to_thread.run_sync(created.result)
-    for number in range(times):
-        await trio.to_thread.run_sync(produce_and_consume, bootstrap, "another", f"client-{number}")
+    await trio.to_thread.run_sync(admin.create_topics([NewTopic("another", 1, 1)])["another"].result)
+
+
+def take_a_producer_id(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer.produce("another", b"")
+    assert producer.flush(60) == 0
 
 
 async def test_a_client_of_ours_gets_the_same_answers_with_the_ids_of_other_clusters(
     zookeeper: str, tmp_path: Path
 ) -> None:
-    """Of topics, members, generations, sessions and producers: another cluster of ours, and real Kafka."""
+    """Of topics, members, generations, sessions and producers; topics and coordinators are led as they were.
+
+    Another cluster of ours, and real Kafka.
+    """
     traffic = tmp_path / "traffic.pcapng"
-    async with Cluster(1, zookeeper=f"{zookeeper}/recorded-client", record=traffic, properties=ALONE) as cluster:
+    where = f"{zookeeper}/recorded-client"
+    async with Cluster(len(BROKERS), zookeeper=where, record=traffic, properties=AT_ONCE) as cluster:
         await cluster.wait_for_controller()
-        await used(cluster.bootstrap_servers(), times=2)
+        await create_another(cluster.bootstrap_servers())
+        for number in range(2):  # epochs of the producer, and generations of the group
+            await trio.to_thread.run_sync(
+                produce_and_consume, cluster.bootstrap_servers(), "another", f"client-{number}"
+            )
+        await cluster.create_topic("orders", assignment={0: [3, 1], 1: [2, 3]})
         await trio.to_thread.run_sync(produce_and_consume, cluster.bootstrap_servers(), "orders", CLIENT)
     with CaptureFile(traffic) as capture:
         recording = Recording.read(capture)
     steps = [step for step in recording.steps if step.request.client_id == CLIENT]
     assert {step.request.api_name for step in steps} >= WITH_IDS
+    assert 3 in {step.broker_id for step in steps}  # the leader
     unanswered = sum(step.response is None for step in steps)
 
-    async def replayed(address: str) -> str:
-        await used(address, times=1)
+    async def replayed(addresses: dict[int, str]) -> list[str]:
+        bootstrap = ",".join(addresses.values())
+        await create_another(bootstrap)
+        await trio.to_thread.run_sync(take_a_producer_id, bootstrap)
+        targets = (f"--to={broker}={address}" for broker, address in addresses.items())
+        volatile = (f"--volatile={name}" for name in ("cluster_id", "port", "controller_id"))
         run = await trio.run_process(
-            [*KCE, "replay", str(traffic), "--as", "client", "--client-id", CLIENT, "--to", address,
-             *(f"--volatile={name}" for name in ("cluster_id", "port"))],
+            [*KCE, "replay", str(traffic), "--as", "client", "--client-id", CLIENT, "--create-topics",
+             *targets, *volatile],
             capture_stdout=True, capture_stderr=True, check=False,
         )  # fmt: skip
-        return run.stdout.decode() + run.stderr.decode()
+        return [*run.stderr.decode().splitlines(), *run.stdout.decode().splitlines()]
 
+    created = (
+        "kce: created: __consumer_offsets (8 partitions), __transaction_state (8 partitions), orders (2 partitions)"
+    )
     same = f"{len(steps)} requests replayed: {len(steps) - unanswered} same"
-    expected = same + (f", {unanswered} no response recorded" if unanswered else "") + "\n"
-    async with Cluster(1, zookeeper=f"{zookeeper}/another-cluster", properties=ALONE) as cluster:
+    expected = [created, same + (f", {unanswered} no response recorded" if unanswered else "")]
+    where = f"{zookeeper}/another-cluster"
+    async with Cluster(len(BROKERS), zookeeper=where, properties=AT_ONCE) as cluster:
         await cluster.wait_for_controller()
-        assert await replayed(cluster.bootstrap_servers()) == expected
-    settings = {name.replace(".", "_"): value for name, value in ALONE.items()}
-    async with real_brokers([1], f"{zookeeper}/real", tmp_path, **settings) as brokers:
-        assert await replayed(brokers[1].address) == expected
+        addresses = dict(zip(BROKERS, cluster.bootstrap_servers().split(","), strict=True))
+        assert await replayed(addresses) == expected
+    settings = {name.replace(".", "_"): value for name, value in AT_ONCE.items()}
+    async with real_brokers(BROKERS, f"{zookeeper}/real", tmp_path, **settings) as brokers:
+        assert await replayed({broker: brokers[broker].address for broker in BROKERS}) == expected

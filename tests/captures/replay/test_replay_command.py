@@ -60,6 +60,15 @@ def test_dry_run_shows_what_would_be_sent_and_where():
     assert epochs == {"11", "12", "13"}
 
 
+def test_dry_run_shows_the_topics_that_would_be_created():
+    arguments = ("--as", "client", "--connection", "98", "--to", "127.0.0.1:1", "--dry-run")
+    code, sent, err = kce(TOUR, *arguments, "--create-topics")
+    assert code == 0
+    expected = "kce: topic orders would be created if it is missing; partitions led: 0 by 1, 1 by 2, 2 by 3, 3 by 1\n"
+    assert err.startswith(expected)
+    assert kce(TOUR, *arguments) == (0, sent, err.removeprefix(expected))
+
+
 def test_what_was_read_of_files_in_a_wrong_order_is_not_replayed_without_a_word(tmp_path):
     with CaptureFile(TOUR) as capture:
         packets = [(packet.time_ns, packet.data) for packet in capture]
@@ -104,6 +113,7 @@ def test_what_a_capture_lacks_is_not_left_out_without_a_word(tmp_path):
         (["--as", "broker"], "--as broker needs --broker ID"),
         (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),
+        (["--as", "controller", "--create-topics"], "--create-topics needs --as client"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "0"], "would be below 0"),
         (
             ["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "+9999999999"],
