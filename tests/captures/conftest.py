@@ -33,6 +33,20 @@ def spark(spark_of_session):
     return spark_of_session
 
 
+def pytest_collection_modifyitems(config, items):
+    """Spark, whose planning takes seconds, runs the first case of each test that runs on both engines; Sail all."""
+    seen, others = set(), []
+    for item in items:
+        cases = getattr(item, "callspec", None)
+        if cases is not None and cases.params.get("engine") == "spark":
+            test = item.path, item.function.__qualname__
+            if test in seen:
+                others.append(item)
+            seen.add(test)
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 @pytest.fixture(params=["spark", "sail"])
 def engine(request):
     """A session of either engine."""

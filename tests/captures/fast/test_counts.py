@@ -66,7 +66,7 @@ def test_imperfect_captures(case):
 
 @pytest.mark.heavy
 def test_holes_that_span_windows():
-    check(observe(Wiretap(7, talks=4, exchanges=2_500), 7, loss=0.01).pcap, SMALL_WINDOW)
+    check(observe(Wiretap(7, talks=4, exchanges=800), 7, loss=0.01).pcap, SMALL_WINDOW)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -52,7 +52,7 @@ def test_imperfect_captures(case, window_bytes):
 @pytest.mark.heavy
 def test_holes_that_span_windows():
     """A window has 4,096 packets at least. Messages behind a hole are older than others of the next window."""
-    capture = observe(Wiretap(7, talks=4, exchanges=2_500), 7, loss=0.01).pcap
+    capture = observe(Wiretap(7, talks=4, exchanges=800), 7, loss=0.01).pcap
     windows = list(BulkDecoder(CaptureFile(io.BytesIO(capture), "x"), window_bytes=SMALL_WINDOW).path.windows())
     assert len(windows) > 3
     assert both(capture, SMALL_WINDOW)
