@@ -73,7 +73,7 @@ LONG_CASES = ({"loss": 0.0001}, {"loss": 0.001}, {"loss": 0.005}, {"loss": 0.01}
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("seed", range(100, 130))
+@pytest.mark.parametrize("seed", range(100, 120))
 def test_long_connections(seed, record_property):
     """5,000 exchanges on each connection: many responses are captured while the stream of requests waits for a gap."""
     case = LONG_CASES[seed % len(LONG_CASES)]
