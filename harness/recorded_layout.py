@@ -20,6 +20,7 @@ from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_ST
 from kce.captures.replay.asking import Dial, Target, ask
 from kce.captures.replay.recording import Step
 from kce.harness.errors import HarnessError
+from kce.wire.errors import error_name
 
 #: topic -> partition -> replicas, the leader first
 Topics: TypeAlias = dict[str, dict[int, tuple[int, ...]]]
@@ -27,8 +28,10 @@ Topics: TypeAlias = dict[str, dict[int, tuple[int, ...]]]
 #: `offsets.topic.num.partitions` and `transaction.state.log.num.partitions`
 _COORDINATING_PARTITIONS: Final = 50
 _REPLICAS: Final = 3
+#: more partitions of one topic are taken for a damaged recording
+_MAX_PARTITIONS: Final = 200_000
 #: by FindCoordinator's type of key
-_COORDINATED: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+_COORDINATED: Final = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
 #: as brokers create them
 _SETTINGS: Final = {
     GROUP_METADATA_TOPIC: {
@@ -73,6 +76,8 @@ def layout_of(recorded: Iterable[Step], steps: Collection[Step]) -> Layout:
     for step in sorted(recorded, key=lambda step: step.request.place):
         for body in _bodies(step):
             for topic, partition, leader, replicas in _partitions(body):
+                if not replicas or not 0 <= partition < _MAX_PARTITIONS:
+                    continue
                 led = (leader, *(replica for replica in replicas if replica != leader)) if leader >= 0 else replicas
                 seen.setdefault(topic, {}).setdefault(partition, led)
     named = {text for step in steps for body in _bodies(step) for text in _texts(body)}
@@ -82,7 +87,7 @@ def layout_of(recorded: Iterable[Step], steps: Collection[Step]) -> Layout:
     }  # fmt: skip
     topics = {topic: partitions for topic, partitions in seen.items() if topic in named - created}
     coordinators = dict(found for step in steps for found in _coordinators(step))
-    for topic in _COORDINATED:
+    for topic in _COORDINATED.values():
         of_topic = {key: broker for (coordinated, key), broker in coordinators.items() if coordinated == topic}
         if topic in seen and (of_topic or topic in topics):
             topics[topic] = seen[topic]
@@ -103,7 +108,7 @@ def _partitions(body: wire.Message) -> Iterator[_Seen]:
     if isinstance(body, wire.MetadataResponse):
         for topic in body.topics:
             for shown in topic.partitions:
-                if topic.name is not None and shown.replica_nodes:
+                if topic.name is not None:
                     yield _Seen(topic.name, shown.partition_index, shown.leader_id, shown.replica_nodes)
     elif isinstance(body, (wire.LeaderAndIsrRequest, wire.UpdateMetadataRequest)):
         for state in body.ungrouped_partition_states:
@@ -129,7 +134,9 @@ def _coordinators(step: Step) -> Iterator[tuple[tuple[str, str], int]]:
     request, answer = step.request.body, step.response and step.response.body
     if not isinstance(request, wire.FindCoordinatorRequest) or not isinstance(answer, wire.FindCoordinatorResponse):
         return
-    topic = _COORDINATED[request.key_type]
+    topic = _COORDINATED.get(request.key_type)
+    if topic is None:
+        return
     if answer.node_id >= 0 and request.key:
         yield (topic, request.key), answer.node_id
     for found in answer.coordinators:
@@ -162,22 +169,25 @@ async def create_topics(layout: Layout, target: Target, dial: Dial, seconds: flo
     """
     known = await _metadata(target, dial, seconds)
     brokers = {broker.node_id: (broker.host, broker.port) for broker in known.brokers}
+    if known.controller_id not in brokers:
+        raise HarnessError("the live cluster has no controller yet, or knows of none: no topic can be created")
     existing = {topic.name: topic for topic in known.topics if topic.name is not None}
     notes = []
     if absent := {broker for led in _all_replicas(layout.topics) for broker in led} - brokers.keys():
         ids = ", ".join(map(str, sorted(absent)))
         notes.append(f"the live cluster has no broker {ids}: others lead the partitions that it led")
     wanted = {topic: _with_brokers(partitions, sorted(brokers)) for topic, partitions in layout.topics.items()}
-    for topic in wanted.keys() & existing.keys():
+    for topic in sorted(wanted.keys() & existing.keys()):
         now = {shown.partition_index: shown.leader_id for shown in existing[topic].partitions}
         then = {partition: replicas[0] for partition, replicas in wanted[topic].items()}
-        if now != then:
-            notes.append(f"topic {topic} exists already, with leaders by partition {now} instead of {then}")
+        if others := [partition for partition in then if now.get(partition) != then[partition]]:
+            notes.append(
+                f"topic {topic} exists already, with other leaders of {len(others)} partitions; "
+                f"partition {others[0]}: {now.get(others[0])} instead of {then[others[0]]}"
+            )
     missing = {topic: wanted[topic] for topic in sorted(wanted.keys() - existing.keys())}
     with trio.move_on_after(seconds) as waiting:
         if missing:
-            if known.controller_id not in brokers:
-                raise HarnessError("the live cluster has no controller: no topic can be created")
             await _create(missing, brokers[known.controller_id], dial, seconds)
             for broker in brokers.values():
                 await _until_known(missing, broker, dial, seconds)
@@ -223,7 +233,7 @@ async def _create(topics: Topics, controller: Target, dial: Dial, seconds: float
     assert isinstance(answer, wire.CreateTopicsResponse)
     for result in answer.topics:
         if result.error_code not in (wire.ErrorCode.NONE, wire.ErrorCode.TOPIC_ALREADY_EXISTS):
-            reason = result.error_message or wire.ErrorCode(result.error_code).name
+            reason = result.error_message or error_name(result.error_code)
             raise HarnessError(f"topic {result.name} cannot be created: {reason}")
 
 
@@ -269,8 +279,8 @@ async def _when_loaded(request: wire.Message, version: int, broker: Target, dial
     """The error code once it does not say that something is loaded."""
     while True:
         answer = await ask(dial, broker, request, version, seconds)
-        found: Any = answer.groups[0] if isinstance(answer, wire.DescribeGroupsResponse) else answer
-        code: int = found.error_code
-        if code not in _LOADING:
-            return code
+        answered: Any = answer.groups if isinstance(answer, wire.DescribeGroupsResponse) else (answer,)
+        codes: list[int] = [each.error_code for each in answered]
+        if not any(code in _LOADING for code in codes):
+            return max(codes, default=0)
         await trio.sleep(_POLL_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from kce import wire
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, partition_for
@@ -110,6 +111,19 @@ def test_internal_topics_that_are_shown_are_taken_as_they_were():
     assert layout_of(steps, steps[2:]).topics == {}
 
 
+def test_what_cannot_be_is_left_out():
+    """Of a damaged recording: partitions that no topic has, or without replicas; keys of no coordinator."""
+    state = wire.LeaderAndIsrPartitionState(partition_index=1, leader=1, isr=(), replicas=())
+    topics = (wire.LeaderAndIsrTopicState(topic_name="orders", partition_states=(state,)),)
+    steps = recorded(
+        (wire.LeaderAndIsrRequest(topic_states=topics), wire.LeaderAndIsrResponse(), 4),
+        (asked("orders"), shown("orders", (-1, 1, (1,)), (2**31 - 1, 1, (1,)), (0, 1, (1,))), 9),
+        found(1, "key", key_type=2),
+        found(1, "key", key_type=-1),
+    )
+    assert layout_of(steps, steps) == ({"orders": {0: (1,)}}, {}, set())
+
+
 def test_the_layout_of_real_kafka():
     with CaptureFile(CAPTURES["kafka-3.9.1-tour"]) as capture:
         recording = Recording.read(capture)
@@ -147,13 +161,29 @@ async def test_topics_are_created_with_their_leaders(zookeeper):
         coordinators = {(GROUP_METADATA_TOPIC, IN_SECOND): 2, (TRANSACTION_STATE_TOPIC, "t"): 1}
         assert await create(others, coordinators) == [
             "the live cluster has no broker 7, 8, 9: others lead the partitions that it led",
-            "topic orders exists already, with leaders by partition {0: 3, 1: 1, 2: 2} instead of {0: 2, 1: 2, 2: 3}",
+            "topic orders exists already, with other leaders of 3 partitions; partition 0: 3 instead of 2",
             "created: new (2 partitions)",
             f"broker 2 is not the coordinator of {IN_SECOND}, which it was",
             "broker 1 is not the coordinator of t, which it was",
         ]
         with pytest.raises(HarnessError, match=r"topic a b cannot be created: .*characters"):
             await create({"a b": {0: (1,)}})
+
+
+async def test_a_broker_that_knows_of_no_controller_creates_nothing(nursery):
+    async def answer(stream):
+        request = await stream.receive_some(1000)
+        response = wire.MetadataResponse(controller_id=-1)
+        assert len(request) == int.from_bytes(request[:4]) + 4
+        await stream.send_all(wire.frame(wire.encode_response(response, api_version=1, correlation_id=0)))
+
+    async def dial(host, port):
+        here, there = trio.testing.memory_stream_pair()
+        nursery.start_soon(answer, there)
+        return here
+
+    with pytest.raises(HarnessError, match="has no controller yet"):
+        await create_topics(Layout(LAYOUT, {}), ("h", 1), dial)
 
 
 async def test_who_does_not_answer_is_named():
