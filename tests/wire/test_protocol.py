@@ -72,11 +72,12 @@ def test_huge_array_count_is_rejected_without_allocation(version: int) -> None:
         frame[-4:] = struct.pack(">i", 2**31 - 1)
     else:
         frame[-2:-1] = b"\xff\xff\xff\xff\x07"
-    tracemalloc.start()
-    with pytest.raises(wire.LimitExceeded, match="live_leaders"):
-        wire.decode_request(bytes(frame))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    for _ in range(2):  # what grows once, such as the table of a cache, does not count
+        tracemalloc.start()
+        with pytest.raises(wire.LimitExceeded, match="live_leaders"):
+            wire.decode_request(bytes(frame))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     assert peak < 500_000
 
 
