@@ -9,7 +9,6 @@ if each partition is led by the broker that led it when the recording showed it 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,6 +17,7 @@ import trio
 from kce import wire
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, partition_for
 from kce.captures.replay.asking import Dial, Target, ask
+from kce.captures.replay.identities import leaves
 from kce.captures.replay.recording import Step
 from kce.harness.errors import HarnessError
 from kce.wire.errors import error_name
@@ -80,7 +80,7 @@ def layout_of(recorded: Iterable[Step], steps: Collection[Step]) -> Layout:
                     continue
                 led = (leader, *(replica for replica in replicas if replica != leader)) if leader >= 0 else replicas
                 seen.setdefault(topic, {}).setdefault(partition, led)
-    named = {text for step in steps for body in _bodies(step) for text in _texts(body)}
+    named = {text for step in steps for body in _bodies(step) for text in leaves(body) if isinstance(text, str)}
     created = {
         topic.name for step in steps if isinstance(step.request.body, wire.CreateTopicsRequest)
         for topic in step.request.body.topics
@@ -116,17 +116,6 @@ def _partitions(body: wire.Message) -> Iterator[_Seen]:
         for grouped in body.topic_states:
             for state in grouped.partition_states:
                 yield _Seen(grouped.topic_name, state.partition_index, state.leader, state.replicas)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _texts(each)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _texts(getattr(value, field.name))
 
 
 def _coordinators(step: Step) -> Iterator[tuple[tuple[str, str], int]]:
@@ -194,9 +183,9 @@ async def create_topics(layout: Layout, target: Target, dial: Dial, seconds: flo
             notes.append(
                 f"created: {', '.join(f'{topic} ({len(found)} partitions)' for topic, found in missing.items())}"
             )
-        request_id = wire.InitProducerIdRequest(transactional_id=None)
+        take_id = wire.InitProducerIdRequest(transactional_id=None)
         for broker_id in layout.producer_id_brokers & brokers.keys():
-            await _when_loaded(request_id, _INIT_PRODUCER_ID, brokers[broker_id], dial, seconds)
+            await _when_loaded(take_id, _INIT_PRODUCER_ID, brokers[broker_id], dial, seconds)
         for (topic, key), broker_id in layout.coordinators.items():
             if broker_id in brokers and not await _coordinates(topic, key, brokers[broker_id], dial, seconds):
                 notes.append(f"broker {broker_id} is not the coordinator of {key}, which it was")

@@ -49,7 +49,8 @@ class Identities:
 
     def topics_of(self, body: wire.Message) -> set[str]:
         """Names of the recorded topics that ``body`` has the ids of."""
-        return {self._topic_names[each] for each in _topic_ids(body) if each in self._topic_names}
+        found = (each for each in leaves(body) if isinstance(each, uuid.UUID))
+        return {self._topic_names[each] for each in found if each in self._topic_names}
 
     def learn_topics(self, live: wire.Message) -> None:
         """Take the topic ids of a live message that has their names, too."""
@@ -128,12 +129,13 @@ def named_topics(body: wire.Message) -> Iterator[tuple[uuid.UUID, str]]:
             yield topic_id, name
 
 
-def _topic_ids(value: Any) -> Iterator[uuid.UUID]:
-    if isinstance(value, uuid.UUID):
-        yield value
-    elif isinstance(value, tuple):
+def leaves(value: Any) -> Iterator[Any]:
+    """The values in a message that are neither structs nor arrays."""
+    if isinstance(value, tuple):
         for each in value:
-            yield from _topic_ids(each)
+            yield from leaves(each)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from _topic_ids(getattr(value, field.name))
+            yield from leaves(getattr(value, field.name))
+    else:
+        yield value
