@@ -8,9 +8,10 @@ from typing import Final, TypeVar
 import construct
 
 from kce.wire import errors
-from kce.wire.codec import REFUSALS, codec_for
+from kce.wire.codec import REFUSALS, codec_for, step_decoder_for
 from kce.wire.primitives import explain
 from kce.wire.schema import Struct, struct_for
+from kce.wire.steps import finish
 
 _VERSION: Final = struct.Struct(">h")
 
@@ -34,9 +35,14 @@ def decode_value(cls: type[S], data: bytes, last_version: int, first_flexible: i
 
 
 def decode(cls: type[S], data: bytes, version: int, *, flexible: bool = False) -> S:
-    """What follows the version. Raises DecodeError."""
+    """What follows the version; text that is not UTF-8 as Kafka reads it. Raises DecodeError."""
     try:
         return codec_for(cls, version, flexible).decode(data, _VERSION.size)[0]  # type: ignore[no-any-return]
+    except REFUSALS:
+        pass
+    try:
+        steps = step_decoder_for(cls, version, flexible, like_java=True)(data, _VERSION.size)
+        return finish(steps)[0]  # type: ignore[no-any-return]
     except REFUSALS:
         pass
     try:

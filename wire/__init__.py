@@ -55,6 +55,7 @@ from kce.wire.payload import Part, Parts, Payload, Stored, frame_parts
 from kce.wire.plain import as_dict
 from kce.wire.primitives import TaggedField
 from kce.wire.protocol import (
+    decode_like_kafka,
     decode_request,
     decode_request_header,
     decode_request_in_steps,
@@ -203,6 +204,7 @@ __all__ = [
     "columns",
     "control_record_type",
     "decode_assignment",
+    "decode_like_kafka",
     "decode_request",
     "decode_request_header",
     "decode_request_in_steps",

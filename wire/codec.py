@@ -57,7 +57,7 @@ class Codec(NamedTuple):
     decode: Decode
 
 
-_step_decoders: dict[tuple[type[Struct], int, bool], DecodeInSteps] = {}
+_step_decoders: dict[tuple[type[Struct], int, bool, bool], DecodeInSteps] = {}
 _codecs: dict[tuple[type[Struct], int, bool], Codec] = {}
 
 
@@ -71,20 +71,21 @@ def codec_for(cls: type[Struct], version: int, flexible: bool) -> Codec:
     return found
 
 
-def step_decoder_for(cls: type[Struct], version: int, flexible: bool) -> DecodeInSteps:
-    """Like ``codec_for(...).decode``, with pauses."""
-    key = (cls, version, flexible)
+def step_decoder_for(cls: type[Struct], version: int, flexible: bool, *, like_java: bool = False) -> DecodeInSteps:
+    """Like ``codec_for(...).decode``, with pauses. ``like_java``: also of text that is not UTF-8."""
+    key = (cls, version, flexible, like_java)
     found = _step_decoders.get(key)
     if found is None:
-        found = _step_decoders[key] = _decoder(struct_for(cls, version, flexible), in_steps=True)
+        construct = struct_for(cls, version, flexible)
+        found = _step_decoders[key] = _decoder(construct, in_steps=True, like_java=like_java)
     return found
 
 
 # decoding
 
 
-def _decoder(construct: Construct, *, in_steps: bool = False) -> Callable[..., Any]:
-    s = Source(in_steps=in_steps)
+def _decoder(construct: Construct, *, in_steps: bool = False, like_java: bool = False) -> Callable[..., Any]:
+    s = Source(in_steps=in_steps, like_java=like_java)
     s("end = len(frame)")
     if in_steps:
         s("steps = 0")
@@ -144,7 +145,7 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
         s(f"{o}.{f.name} = {values[f.name] if f.name in values else s.constant(f.default, 'default')}")
     s(f"{o}._unknown_tagged_fields = ()")
     if tags is not None:
-        known = {tag: (name, _decoder(subcon)) for tag, (name, subcon) in tags.known.items()}
+        known = {tag: (name, _decoder(subcon, like_java=s.like_java)) for tag, (name, subcon) in tags.known.items()}
         with s.unless_null(True, "frame[at] == 0", "at += 1"):
             read_tags = "yield from read_tags_in_steps" if s.in_steps else "read_tags"
             s(f"tagged, unknown, at = {read_tags}(frame, at, {s.constant(known, 'known')}, left)")
@@ -202,7 +203,8 @@ def _decode_bytes(s: Source, construct: String | Bytes, length: str | None) -> s
             s("raise Refuse")
         match construct:
             case String():
-                s(f"{v} = frame[at : at + {n}].decode()")
+                data = f"frame[at : at + {n}]"
+                s(f"{v} = decode_like_java({data})" if s.like_java else f"{v} = {data}.decode()")
             case Records():
                 s(f"{v} = memoryview(frame)[at : at + {n}]")
             case _:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from construct import Construct, FormatField, Renamed
 
 from kce.wire.errors import TooManyElements
+from kce.wire.java_text import decode_like_java
 from kce.wire.payload import octets_or_stored
 from kce.wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
 from kce.wire.schema import AsStruct
@@ -151,7 +152,7 @@ _NAMES: dict[str, Any] = {
     "Refuse": Refuse, "TaggedField": TaggedField, "TooManyElements": TooManyElements, "UUID": uuid.UUID,
     "numbers": numbers, "octets": octets, "octets_or_stored": octets_or_stored, "read_tags": read_tags,
     "read_tags_in_steps": read_tags_in_steps, "read_uvarint": read_uvarint, "Encoded": Encoded,
-    "write_tags": write_tags, "write_uvarint": write_uvarint,
+    "decode_like_java": decode_like_java, "write_tags": write_tags, "write_uvarint": write_uvarint,
 }  # fmt: skip
 
 
@@ -161,9 +162,11 @@ _NAMES: dict[str, Any] = {
 class Source:
     """Lines of Python, their constants, and unique names for variables."""
 
-    def __init__(self, *, in_steps: bool = False) -> None:
+    def __init__(self, *, in_steps: bool = False, like_java: bool = False) -> None:
         #: whether loops pause, which makes the function a generator (see ``wire.steps``)
         self.in_steps = in_steps
+        #: whether text that is not UTF-8 is read nevertheless (see ``wire.java_text``)
+        self.like_java = like_java
         self._lines: list[str] = []
         self._names = dict(_NAMES)
         self._indent = 1

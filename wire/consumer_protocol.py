@@ -14,10 +14,11 @@ from typing import TypeVar
 import construct
 
 from kce.wire import errors
-from kce.wire.codec import REFUSALS, codec_for
+from kce.wire.codec import REFUSALS, codec_for, step_decoder_for
 from kce.wire.primitives import BYTES, INT32, STRING, explain
 from kce.wire.schema import Struct, Versions, field, struct_for
 from kce.wire.schema import struct as table
+from kce.wire.steps import finish
 
 VERSIONS = Versions.parse("0-3")
 
@@ -84,7 +85,12 @@ def decode_subscription(data: bytes | memoryview) -> tuple[int, ConsumerProtocol
 
 def decode_subscription_topics(data: bytes | memoryview) -> tuple[str, ...]:
     """What a coordinator reads of a subscription: its topics, in the layout of version 0. Raises DecodeError."""
-    return _parse(ConsumerProtocolSubscription, data, _encoded_version(ConsumerProtocolSubscription, data), 0).topics
+    cls = ConsumerProtocolSubscription
+    version = _encoded_version(cls, data)
+    try:
+        return finish(step_decoder_for(cls, 0, False, like_java=True)(bytes(data), _VERSION.size))[0].topics  # type: ignore[no-any-return]
+    except REFUSALS:
+        return _parse(cls, data, version, 0).topics
 
 
 def decode_assignment(data: bytes | memoryview) -> tuple[int, ConsumerProtocolAssignment]:

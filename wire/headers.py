@@ -11,6 +11,7 @@ import struct
 from typing import NamedTuple
 
 from kce.wire import errors
+from kce.wire.java_text import decode_like_java
 from kce.wire.primitives import MAX_STRING_BYTES, UNLIMITED
 from kce.wire.registry import ApiKey, api
 from kce.wire.steps import STEP_MASK, Steps, finish
@@ -41,8 +42,10 @@ def read_request_header(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Ap
     return finish(request_header_in_steps(frame, max_elements))
 
 
-def request_header_in_steps(frame: bytes, max_elements: int = UNLIMITED) -> Steps[tuple[ApiKey, Header, int]]:
-    """``read_request_header`` with pauses."""
+def request_header_in_steps(
+    frame: bytes, max_elements: int = UNLIMITED, *, like_java: bool = False
+) -> Steps[tuple[ApiKey, Header, int]]:
+    """``read_request_header`` with pauses. ``like_java``: also with a client id that is not UTF-8."""
     if len(frame) < _REQUEST.size:
         raise errors.Truncated(f"request header: {_REQUEST.size} bytes needed, {len(frame)} there")
     api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
@@ -52,7 +55,7 @@ def request_header_in_steps(frame: bytes, max_elements: int = UNLIMITED) -> Step
         client_id, at = None, _REQUEST.size
         try:
             if header_version >= 1:
-                client_id, at = _read_client_id(frame, at)
+                client_id, at = _read_client_id(frame, at, like_java=like_java)
             if header_version >= 2:
                 at = yield from _tagged_fields_in_steps(frame, at, max_elements)
         except errors.DecodeError as e:
@@ -63,7 +66,7 @@ def request_header_in_steps(frame: bytes, max_elements: int = UNLIMITED) -> Step
     return known, Header(api_key, api_version, correlation_id, client_id), at
 
 
-def _read_client_id(frame: bytes, at: int) -> tuple[str | None, int]:
+def _read_client_id(frame: bytes, at: int, *, like_java: bool) -> tuple[str | None, int]:
     begin = at + _LENGTH.size
     if len(frame) < begin:
         raise errors.Truncated("the frame ends inside the field at client_id")
@@ -75,6 +78,8 @@ def _read_client_id(frame: bytes, at: int) -> tuple[str | None, int]:
     end = begin + length
     if end > len(frame):
         raise errors.Truncated(f"{length} bytes announced, {len(frame) - begin} left at client_id")
+    if like_java:
+        return decode_like_java(frame[begin:end]), end
     try:
         return frame[begin:end].decode(), end
     except UnicodeDecodeError as e:

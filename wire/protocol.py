@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import construct
 
-from kce.garbage import no_collection
+from kce.garbage import let_go, no_collection
 from kce.wire import errors
 from kce.wire.codec import REFUSALS, codec_for, step_decoder_for
 from kce.wire.codegen import Decode, Encode
@@ -28,7 +28,7 @@ from kce.wire.payload import Parts, Payload
 from kce.wire.primitives import UNLIMITED, explain
 from kce.wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
 from kce.wire.schema import Message, Struct, struct_for
-from kce.wire.steps import Steps
+from kce.wire.steps import Steps, finish
 
 
 def encode_request(message: Message, *, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -92,16 +92,22 @@ def _remember(key_and_version: bytes, known: ApiKey, cls: type[Message], version
         _usual[key_and_version] = _Usual(known.key, version, header_version > 1, decode)
 
 
-def decode_request_in_steps(frame: bytes) -> Steps[tuple[Header, Message]]:
-    """``decode_request`` with pauses, for long frames (see ``wire.steps``)."""
-    known, header, body = yield from request_header_in_steps(frame)
+def decode_request_in_steps(
+    frame: bytes, max_elements: int = UNLIMITED, *, like_java: bool = False
+) -> Steps[tuple[Header, Message]]:
+    """``decode_request`` with pauses, for long frames (see ``wire.steps``).
+
+    ``like_java``: text that is not UTF-8 is read as Kafka's brokers read it, with U+FFFD in it.
+    """
+    known, header, body = yield from request_header_in_steps(frame, max_elements, like_java=like_java)
     try:
         cls, version = _class_of(known, "request"), header.api_version
         if known.key == API_VERSIONS and version not in known.versions:
             return header, cls()
         check_version(known, version)
         try:
-            message, end = yield from step_decoder_for(cls, version, version in known.flexible)(frame, body)
+            decode = step_decoder_for(cls, version, version in known.flexible, like_java=like_java)
+            message, end = yield from decode(frame, body, max_elements)
         except REFUSALS:
             raise _damaged(cls, version) from None
         _check_end(cls, version, message, end, frame)
@@ -111,9 +117,33 @@ def decode_request_in_steps(frame: bytes) -> Steps[tuple[Header, Message]]:
     return header, message
 
 
-def decode_request_header(frame: bytes) -> Header:
-    """Decode only the header, also of APIs without a body definition, and of any version. Raises DecodeError."""
-    return read_request_header(frame)[1]
+def decode_like_kafka(
+    frame: bytes, refused: errors.DecodeError, max_elements: int = UNLIMITED
+) -> Steps[tuple[Header, Message]]:
+    """A request that ``decode_request`` has ``refused``, if Kafka's brokers read it: they ignore bytes after it, which
+    librdkafka sends, and read text that is not UTF-8 with U+FFFD in it. Raises what was refused, TooManyElements.
+    """
+    let_go(refused)
+    found = refused
+    if isinstance(refused, errors.InvalidValue):
+        try:
+            return (yield from decode_request_in_steps(frame, max_elements, like_java=True))
+        except errors.TrailingBytes as e:
+            let_go(e)
+            found = e
+        except errors.DecodeError as e:
+            let_go(e)
+    if isinstance(found, errors.TrailingBytes) and isinstance(found.message, Message):
+        return decode_request_header(frame, like_java=True), found.message
+    raise refused
+
+
+def decode_request_header(frame: bytes, *, like_java: bool = False) -> Header:
+    """Decode only the header, also of APIs without a body definition, and of any version. Raises DecodeError.
+
+    ``like_java``: a client id that is not UTF-8 has U+FFFD in it.
+    """
+    return finish(request_header_in_steps(frame, like_java=like_java))[1]
 
 
 def encode_response(message: Message, *, api_version: int, correlation_id: int) -> bytes:

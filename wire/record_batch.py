@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from kce.wire import errors
 from kce.wire.compression import compress, decompress
+from kce.wire.java_text import decode_like_java
 from kce.wire.record import (
     NO_LEADER_EPOCH,
     NO_PRODUCER,
@@ -212,10 +213,7 @@ def _read_headers(data: memoryview, at: int, stop: int, most: int) -> tuple[tupl
         if key is None:
             raise errors.CorruptRecord("a header without a key")
         value, at = _read_bytes(data, at, stop)
-        try:
-            headers.append(RecordHeader(key.decode(), value))
-        except UnicodeDecodeError:
-            raise errors.CorruptRecord("the key of a header is not UTF-8") from None
+        headers.append(RecordHeader(decode_like_java(key), value))
     return tuple(headers), at
 
 

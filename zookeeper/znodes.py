@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
@@ -134,11 +135,21 @@ def config_path(kind: str, name: str) -> str:
     return f"/config/{kind}/{name}"
 
 
+#: relative paths, empty names and characters that ZooKeeper refuses; it sees two surrogates in those above the last
+_NO_PATH: Final = re.compile("/\\.{0,2}(/|$)|[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+def is_path(path: str) -> bool:
+    """Whether the path, which begins with "/" and is not the root, is one to ZooKeeper (``PathUtils.validatePath``)."""
+    return _NO_PATH.search(path) is None
+
+
 def consumer_offset_path(group: str, partition: TopicPartition) -> str:
     """Raises ValueError for a group that cannot be part of a path."""
-    if {"", ".", ".."} & set(group.split("/")) or "\0" in group:
+    path = f"/consumers/{group}/offsets/{partition.topic}/{partition.partition}"
+    if not is_path(path):
         raise ValueError(f"group {group!r} cannot be part of a path in ZooKeeper")
-    return f"/consumers/{group}/offsets/{partition.topic}/{partition.partition}"
+    return path
 
 
 def topic_config_path(topic: str) -> str:

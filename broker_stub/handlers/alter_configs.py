@@ -40,7 +40,7 @@ from kce.wire import AlterConfigsRequestAlterConfigsResource as RequestResource
 from kce.wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
 from kce.wire.configuration import ConfigError, whole_number
 from kce.wire.steps import STEP_MASK
-from kce.zookeeper.znodes import DEFAULT_ENTITY
+from kce.zookeeper.znodes import DEFAULT_ENTITY, config_path, is_path
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,8 @@ async def _alter(
         broker_loggers.change(changes, validate_only=not is_final)
         return
     kind, entity = _entity(resource, services)
+    if not (replace or is_path(path := config_path(kind, entity))):  # what is replaced is not read
+        raise InvalidConfig(f'Invalid path string "{path}"')
     is_unknown = kind == "topics" and entity not in services.metadata_cache.snapshot.topics
     now = {} if replace or is_unknown else await services.admin.config(kind, entity)
     if kind == "topics":
@@ -203,7 +205,7 @@ def _check_broker(resource: Resource, services: Services) -> None:
 
 def _with_resource(resource: Resource, text: str) -> str:
     """Kafka names the resource in what it says about a value."""
-    if not text.startswith(("Invalid value", "Validation", "Password", "Tiered Storage")):
+    if not text.startswith(("Invalid value", "Validation", "Password", "Tiered Storage", "Invalid path")):
         return text
     named = f"ConfigResource(type={_NAMES[resource.type]}, name='{resource.name}')"
     return f"Invalid config value for resource {named}: {text}"

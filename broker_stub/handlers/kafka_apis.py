@@ -70,7 +70,6 @@ from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
 from kce.broker_stub.reactor.request import RequestQuota
-from kce.garbage import let_go
 from kce.wire.long_messages import distinct, joined, parts
 from kce.wire.primitives import UNLIMITED
 from kce.wire.steps import Steps, finish
@@ -78,7 +77,6 @@ from kce.wire.steps import Steps, finish
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
 _CORRELATION_ID: Final = struct.Struct(">i")
 #: where it begins in a request, behind its length
-_CLIENT_ID: Final = 10
 
 #: clients repeat short requests, but for the correlation id; that many are remembered with what they mean
 REPEATED_REQUESTS: Final = 1024
@@ -149,34 +147,6 @@ def served_apis(features: FinalizedFeatureCache | None = None) -> ServedApis:
     return ServedApis(tuple(sorted((h.versions for h in HANDLERS), key=lambda entry: entry.api_key)), features)
 
 
-def _as_kafka_reads(
-    frame: bytes, refused: wire.DecodeError, decode: Callable[[bytes], Steps[tuple[wire.Header, wire.Message]]]
-) -> Steps[tuple[wire.Header, wire.Message]]:
-    """A request that is not quite right: Kafka ignores bytes after it, which librdkafka sends, and reads a client id in
-    another encoding than UTF-8 with U+FFFD in it. Raises wire.DecodeError."""
-    let_go(refused)
-    if isinstance(refused, wire.TrailingBytes) and isinstance(refused.message, wire.Message):
-        return wire.decode_request_header(frame), refused.message
-    end = _CLIENT_ID + int.from_bytes(frame[_CLIENT_ID - 2 : _CLIENT_ID], signed=True)
-    readable = frame[_CLIENT_ID:end].decode(errors="replace").encode()
-    if not isinstance(refused, wire.InvalidValue) or readable == frame[_CLIENT_ID:end] or len(readable) >= 2**15:
-        raise refused
-    head = frame[: _CLIENT_ID - 2] + len(readable).to_bytes(2)
-    again = head + readable + frame[end:]
-    try:
-        return (yield from decode(again))
-    except wire.TrailingBytes as e:
-        return (yield from _as_kafka_reads(again, e, decode))
-
-
-def _whole(
-    decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]], max_elements: int, frame: bytes
-) -> Steps[tuple[wire.Header, wire.Message]]:
-    """Without pauses."""
-    yield from ()
-    return decode(frame, max_elements)
-
-
 class KafkaApis:
     """The APIs of one broker for its reactor; both planes share it."""
 
@@ -219,7 +189,7 @@ class KafkaApis:
         try:
             return (yield from wire.decode_request_in_steps(frame))
         except wire.DecodeError as e:
-            return (yield from _as_kafka_reads(frame, e, wire.decode_request_in_steps))
+            return (yield from wire.decode_like_kafka(frame, e))
 
     def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         decode = self._decoders.get(frame[:4])
@@ -234,7 +204,7 @@ class KafkaApis:
         try:
             return decode(frame, max_elements)
         except wire.DecodeError as e:
-            return finish(_as_kafka_reads(frame, e, partial(_whole, decode, max_elements)))
+            return finish(wire.decode_like_kafka(frame, e, max_elements))
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""

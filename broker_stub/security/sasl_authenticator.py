@@ -28,6 +28,7 @@ from kce.wire import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from kce.wire.steps import finish
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class SaslServerAuthenticator:
 
     def _kafka_request(self, frame: bytes) -> bytes:
         try:
-            header = wire.decode_request_header(frame)
+            header = wire.decode_request_header(frame, like_java=True)
         except wire.DecodeError as e:
             if self.state is not State.INITIAL:
                 raise
@@ -182,7 +183,7 @@ class SaslServerAuthenticator:
 
     def _wrapped_token(self, frame: bytes) -> bytes:
         if not frame.startswith(_AUTHENTICATE):  # rule B9.9
-            name = wire.api(wire.decode_request_header(frame).api_key).name
+            name = wire.api(wire.decode_request_header(frame, like_java=True).api_key).name
             refusal = self._frames.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
             raise AuthenticationFailed(f"unexpected request {name} during SASL authentication", refusal)
         header, request = _decoded(frame)
@@ -228,13 +229,11 @@ class SaslServerAuthenticator:
 
 
 def _decoded(frame: bytes) -> tuple[wire.Header, wire.Message]:
-    """Bytes after a request are ignored, as everywhere. Raises wire.DecodeError."""
+    """Raises wire.DecodeError."""
     try:
         return wire.decode_request(frame)
-    except wire.TrailingBytes as e:
-        if not isinstance(e.message, wire.Message):
-            raise
-        return wire.decode_request_header(frame), e.message
+    except wire.DecodeError as e:
+        return finish(wire.decode_like_kafka(frame, e))
 
 
 def _response(message: wire.Message, header: wire.Header) -> bytes:

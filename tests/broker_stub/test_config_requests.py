@@ -136,6 +136,22 @@ async def test_what_needs_tiered_storage_is_refused_in_kafkas_words(node: Node) 
     )
 
 
+@pytest.mark.parametrize("name", [".", "..", "a//b", "a/", "\ufffd"])
+async def test_a_topic_that_is_no_path_in_zookeeper_is_refused_where_kafka_reads_it(node: Node, name: str) -> None:
+    change = wire.IncrementalAlterConfigsRequestAlterableConfig(name="segment.bytes", config_operation=0, value="1000")
+    changed = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=TOPIC, resource_name=name, configs=(change,)
+    )
+    (answer,) = (await node.ask(wire.IncrementalAlterConfigsRequest(resources=(changed,)), 1)).responses
+    assert (answer.error_code, answer.error_message) == (
+        ErrorCode.INVALID_CONFIG,
+        f"Invalid config value for resource ConfigResource(type=TOPIC, name='{name}'): "
+        f'Invalid path string "/config/topics/{name}"',
+    )
+    (replaced,) = (await node.ask(wire.AlterConfigsRequest(resources=(alter(TOPIC, name),)), 2)).responses
+    assert replaced.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 async def test_a_store_error_fails_only_its_resource(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(kind: str, name: str, config: object) -> None:
         raise RuntimeError("the store is gone")

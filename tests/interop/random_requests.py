@@ -16,6 +16,8 @@ from crc32c import crc32c
 from kce.wire.registry import BY_KEY, message_class
 from tests.broker_stub.log.support import batch
 
+#: a request has bytes that are not UTF-8 in its place
+BAD_TEXT: Final = "\N{WARNING SIGN}"
 #: partitions of the topics that are there
 TOPICS: Final = {"t1": 3, "t2": 1, "c1": 1}
 #: APIs of clients, and how often each is chosen
@@ -64,11 +66,26 @@ class Asked(NamedTuple):
     body: Node
 
 
-_NAMES: Final = ["t1", "t1", "t1", "t2", "t2", "c1", "missing", "bad/name", "", "..", "x" * 249, "x" * 250, "new1"]
+_NAMES: Final = [
+    "t1",
+    "t1",
+    "t1",
+    "t2",
+    "t2",
+    "c1",
+    "missing",
+    "bad/name",
+    "",
+    "..",
+    "x" * 249,
+    "x" * 250,
+    "new1",
+    f"t{BAD_TEXT}",
+]
 _HOSTED: Final = ["t1", "t1", "t2", "c1", "missing", "new1"]
 _INTERNAL: Final = ["__consumer_offsets", "__transaction_state"]
-GROUPS: Final = ["g1", "g1", "g2", "g3", "", " "]
-TRANSACTIONS: Final = ["tx1", "tx2", "tx3", ""]
+GROUPS: Final = ["g1", "g1", "g2", "g3", "", " ", f"g{BAD_TEXT}"]
+TRANSACTIONS: Final = ["tx1", "tx2", "tx3", "", f"tx{BAD_TEXT}"]
 _PRODUCERS: Final = [Given("producer", "tx1"), Given("producer", "tx1"), Given("producer", "tx2"), -1, 0, 12345]
 _EPOCHS: Final = [Given("epoch", "tx1"), Given("epoch", "tx1"), 0, -1, 1, 100]
 _NUMBERS: Final = [0, 0, 0, 1, 2, 3, -1, 100]
@@ -94,7 +111,7 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     # a name that is no path fails the request, but in Kafka only after what came before was done
     "CreatePartitions.name": [*_HOSTED, "bad/name", "x" * 250],
     "JoinGroup.name": ["range", "roundrobin", "range", ""],
-    "AlterUserScramCredentials.name": ["alice", "bob", "", "nobody"],
+    "AlterUserScramCredentials.name": ["alice", "bob", "", "nobody", f"u{BAD_TEXT}"],
     "DescribeUserScramCredentials.name": ["alice", "bob", "", "nobody"],
     "AlterConfigs.name": _SETTINGS, "IncrementalAlterConfigs.name": _SETTINGS,
     "CreateTopics.CreatableTopicConfig.name": _SETTINGS,
@@ -142,12 +159,13 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "DescribeConfigs.resource_type": [2, 2, 4, 4, 16, 2, 4, 99, -1],
     "resource_type": _CODES, "resource_type_filter": _CODES, "operation": _CODES, "permission_type": _CODES,
     "pattern_type_filter": _CODES, "resource_pattern_type": _CODES,
-    "resource_name": ["t1", "t2", "c1", "1", "", "2", "missing", "bad/name", "abc"],
+    "resource_name": ["t1", "t2", "c1", "1", "", "2", "missing", "bad/name", "abc", f"r{BAD_TEXT}", ".."],
     "resource_name_filter": ["t1", "*", "", None],
     "config_operation": [0, 1, 2, 3, 4, -1],
     "configuration_keys": ["cleanup.policy", "max.message.bytes", "bogus", "log.cleaner.threads", ""],
     "election_type": [0, 1, 2, -1], "endpoint_type": [1, 1, 2, 0],
-    "principal": ["User:alice", "User:*", "bogus", ""], "principal_filter": ["User:alice", "bogus", None],
+    "principal": ["User:alice", "User:*", "bogus", "", f"User:{BAD_TEXT}"],
+    "principal_filter": ["User:alice", "bogus", None],
     "host": ["*", "127.0.0.1", ""], "host_filter": ["*", "", None],
     "path": [Given("directory"), "/nonexistent", "relative"],
     "entity_type": ["user", "client-id", "ip", "bogus", ""],

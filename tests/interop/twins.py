@@ -29,6 +29,7 @@ from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.wire import ErrorCode
 from kce.wire.batch_header import read_headers
 from tests.interop.random_requests import (
+    BAD_TEXT,
     CLIENTS,
     CONTROLLERS,
     GROUPS,
@@ -96,6 +97,8 @@ _UNANSWERED: Final = {
     "WriteTxnMarkers": "markers without partitions that are here come after others",
 }
 _NO_ID: Final = uuid.UUID(int=0)
+#: two texts to Java, the second of them a surrogate cut off
+_NOT_UTF_8: Final = b"\xff\xed\xa0"
 #: the version of ids that brokers make; both are asked about the same others
 _RANDOM_ID: Final = 4
 _MEMBER: Final = re.compile(r"(twin|i[12])?-[0-9a-f-]{36}")
@@ -119,6 +122,7 @@ class Twin:
         if self._stream is None:
             self._stream = await trio.open_tcp_stream(*self._address)
         request = wire.encode_request(message, api_version=version, correlation_id=1, client_id="twin")
+        request = request.replace(BAD_TEXT.encode(), _NOT_UTF_8)
         answer = _NO_ANSWER
         with trio.move_on_after(limit_s):
             try:

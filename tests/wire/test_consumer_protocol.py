@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kce import wire
+from kce.wire.consumer_protocol import decode_subscription_topics
 from tests.captures.samples import CAPTURES, TOURS
 from tests.sampling import examples
 from tests.wire import seeded
@@ -71,6 +72,10 @@ def test_errors_contain_field_and_offset() -> None:
         wire.InvalidValue, match=r"ConsumerProtocolSubscription 1: not UTF-8.* at topics\[0\], offset 14"
     ):
         wire.decode_subscription(data)
+    assert decode_subscription_topics(data) == (
+        "\ufffd" * 6,
+        *SUBSCRIPTION.topics[1:],
+    )  # as Kafka's coordinator reads it
     with pytest.raises(wire.EncodeError, match=r"ConsumerProtocolSubscription 3: .* at topics\[0\]"):
         wire.encode_consumer_protocol(wire.ConsumerProtocolSubscription(topics=(None,)))  # type: ignore[arg-type]
 

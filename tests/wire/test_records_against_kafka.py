@@ -7,14 +7,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from kce import wire
 from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
+from kce.wire.record_batch import varint
 from tests.interop.kafka_java import kafka_java
 
 pytestmark = pytest.mark.slow
 
 JAVA = Path(__file__).parent / "java"
+NOT_UTF_8 = "\ufffd".encode().hex()
 COUNTS = (1, 2, 40)
 
 
@@ -169,3 +172,21 @@ def test_kafka_rejects_what_we_reject() -> None:
         else:
             assert answer[:-1] == [line for batch in read for line in lines_of(batch)], data.hex()
     assert rejected > len(damaged_sets) // 2
+
+
+def test_header_keys_that_are_not_utf_8_are_read_alike() -> None:
+    chance = random.Random(9)
+    units = bytes.fromhex("41 7f 80 8f 90 9f a0 b0 bf c0 c3 e0 e2 ed ef f0 f1 f4 f5 ff")
+    keys = [bytes(chance.choices(units, k=chance.randrange(1, 8))) for _ in range(5000)]
+    headers = tuple(RecordHeader("k" * len(key), None) for key in keys)
+    data = wire.write_records(RecordBatch.of(Record(offset=0, timestamp=1, headers=headers)))
+
+    def written(texts: list[bytes]) -> bytes:
+        return b"".join(varint(len(text)) + text + varint(-1) for text in texts)
+
+    replaced = bytearray(data.replace(written([b"k" * len(key) for key in keys]), written(keys)))
+    replaced[17:21] = crc32c(replaced[21:]).to_bytes(4)
+    (answer,) = in_kafka(bytes(replaced))
+    read, _ = wire.read_records(bytes(replaced))
+    assert [line for batch in read for line in lines_of(batch)] == answer[:-1]
+    assert NOT_UTF_8 in answer[1]

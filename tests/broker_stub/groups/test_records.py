@@ -52,6 +52,15 @@ def test_the_bytes_of_a_key_of_a_group() -> None:  # rule G9.2
     assert group_key("g") == bytes.fromhex("0002 0001 67")
 
 
+def test_text_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
+    key = bytes.fromhex("0001 0002 67FF 0003 74EDA0 00000001")
+    assert read_key(key) == OffsetKey("g\ufffd", TopicPartition("t\ufffd", 1))
+    value = bytes.fromhex("0003 0000000000000005 FFFFFFFF 0001 FC 0000000000000007")
+    assert read_offset(value).metadata == "\ufffd"
+    with pytest.raises(DecodeError, match="OffsetCommitValue 3"):
+        read_offset(value[:-1])
+
+
 @given(TEXT, TEXT, INT32)
 def test_keys(group: str, topic: str, partition: int) -> None:
     key = OffsetKey(group, TopicPartition(topic, partition))

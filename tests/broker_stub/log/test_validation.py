@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 
 from kce import wire
 from kce.broker_stub.errors import (
@@ -20,7 +21,7 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log import Isolation, Log, Origin, lookup, validation
 from kce.broker_stub.log.lookup import FoundOffset, find_max_timestamp, find_timestamp
-from kce.wire import Codec, Record, RecordBatch, TimestampType
+from kce.wire import Codec, Record, RecordBatch, RecordHeader, TimestampType
 from kce.wire.batch_header import CRC_FROM, read_header, read_headers
 from kce.wire.record_batch import write_values
 from kce.wire.records import MAX_OPENED_ELEMENTS
@@ -297,6 +298,20 @@ def test_different_codec_causes_recompression(source: Codec, target: Codec) -> N
     assert [record.value for record in found.records] == [b"a" * 99, b"b"]
     if source is target:
         assert stored[CRC_FROM:] == data[CRC_FROM:]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_keys_of_headers_are_any_bytes_until_they_are_encoded_again(codec: Codec) -> None:
+    """As in Kafka: ``test_records_against_kafka.py``."""
+    record = Record(offset=0, timestamp=1, headers=(RecordHeader("k", b"v"),))
+    data = wire.write_records(RecordBatch.of(record))
+    odd = bytearray(data.replace(b"\2k\2v", b"\2\xff\2v"))
+    odd[17:21] = crc32c(odd[CRC_FROM:]).to_bytes(4)
+    log = a_log(compression_type="producer" if codec is Codec.NONE else "gzip")
+    assert log.append_as_leader(bytes(odd), 0).first_offset == 0
+    stored = everything(log)
+    assert (stored[CRC_FROM:] == odd[CRC_FROM:]) is (codec is Codec.NONE)
+    assert wire.read_records(stored).batches[0].records[0].headers == (RecordHeader("\ufffd", b"v"),)
 
 
 def negative_timestamp() -> bytes:

@@ -447,6 +447,19 @@ def test_consumer_offset_path() -> None:
     assert path == "/consumers/my-group/offsets/topic-a/0"
 
 
+@pytest.mark.parametrize(
+    "group", ["", "a//b", ".", "a/..", "a\0", "\x1f", "\x7f", "\x9f", "\ue000", "\ufffd", "\U0001f600"]
+)
+def test_groups_that_zookeeper_allows_in_no_path(group: str) -> None:
+    with pytest.raises(ValueError, match="cannot be part of a path"):
+        znodes.consumer_offset_path(group, TopicPartition("topic-a", 0))
+
+
+@pytest.mark.parametrize("group", ["a/b", " ", "~", "\xa0", "\ud7ff", "\uf900", "\uffef"])
+def test_groups_that_it_allows(group: str) -> None:
+    assert znodes.consumer_offset_path(group, TopicPartition("t", 7)) == f"/consumers/{group}/offsets/t/7"
+
+
 async def test_partitions_are_added_to_no_topic_while_only_some_brokers_have_racks() -> None:  # rule 10.14
     w = await World().start()
     for name in ("t", "u"):
