@@ -4,8 +4,9 @@
                                 [--json FILE]
 
 Both clusters have four brokers, each a process of its own, with separate control and data listeners, connected to
-ZooKeeper directly (the nodes of a cluster otherwise have a proxy there, to be cut off); ZooKeeper does not sync to
-disk. Topics have 3 partitions with 3 replicas. One client sends the same requests to both clusters. Rows, in seconds:
+ZooKeeper directly (the nodes of a cluster otherwise have a proxy there, to be cut off). ZooKeeper does not sync to
+disk, and all log only warnings. Topics have 3 partitions with 3 replicas. One client sends the same requests to both
+clusters. Rows, in seconds:
 
 create-N          one CreateTopics for N topics, until every broker's Metadata has a leader for every partition
 create-one-by-one topics created one after the other, each until every broker's Metadata has its leaders; per topic
@@ -258,7 +259,7 @@ class DirectWorld(RealClusterWorld):
 async def ours(folder: Path) -> AsyncIterator[tuple[str, dict[int, str]]]:
     async with (
         embedded_zookeeper(folder) as zookeeper,
-        Cluster(brokers=len(BROKERS), processes=True, world=DirectWorld(zookeeper)) as cluster,
+        Cluster(brokers=len(BROKERS), processes=True, world=DirectWorld(zookeeper), log_level="WARNING") as cluster,
     ):
         addresses = cluster.bootstrap_servers().split(",")
         yield zookeeper, dict(zip(BROKERS, addresses, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from kce.controller.events import BrokerModified, LeaderAndIsrAnswered, UpdateMetadataAnswered
 from kce.controller.features import Features
@@ -11,7 +12,7 @@ from kce.controller.reassignment import Reassignment
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.states import PartitionState, ReplicaState
 from kce.controller.topic_deletion import TopicDeletion
-from kce.wire import ErrorCode, error_name
+from kce.wire import ErrorCode, LeaderAndIsrResponse, error_name
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.model import BrokerEpoch, BrokerId, LeaderAndIsr, PartitionReplica, RegisteredBroker, TopicPartition
@@ -149,6 +150,14 @@ class Brokers:
             await runtime.replicas.move(self._context.partitions_by_broker(sorted(brokers)), ReplicaState.ONLINE)
         finally:
             await runtime.zk.delete_notifications(found, self._context.epoch_zk_version)
+
+    def are_all_online(self, response: LeaderAndIsrResponse, broker: BrokerId) -> bool:
+        """Whether the broker took all replicas of the request, and none of its replicas was offline before: then
+        ``leader_and_isr_answered`` changes nothing."""
+        if response.error_code or self._context.replicas_on_offline_dirs.get(broker):
+            return False
+        errors = chain(response.partition_errors, *(topic.partition_errors for topic in response.topics))
+        return not any(error.error_code for error in errors)
 
     async def leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> None:
         """Rules 8.40-8.42."""

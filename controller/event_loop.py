@@ -71,6 +71,19 @@ class ControllerEventLoop:
         self._queue.append((event, self._clock()))
         self._filled.set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether an event would be processed at once."""
+        return self.state is ControllerState.IDLE and not self._queue
+
+    def skip(self, state: ControllerState) -> None:
+        """Count an event of this state as processed, without a switch of tasks: the loop is idle, and the event would
+        change nothing."""
+        self._queue_time.update(0)
+        if (timer := self._timers.get(state)) is not None:
+            timer.update(0)
+        self._idle_since = self._clock()
+
     def _drain(self) -> None:
         drained, self._queue = self._queue, collections.deque()
         self._pending_watches.clear()

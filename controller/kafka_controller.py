@@ -158,13 +158,20 @@ class KafkaController(ControllerContender):
         known = self.context.leadership.get(partition)
         return NO_LEADER if known is None else known.leader_and_isr.leader
 
-    # responses of brokers (`request_batch.Responses`): called by the channels' tasks, they only enqueue (rule 3.41)
+    # responses of brokers (`request_batch.Responses`): called by the channels' tasks, they only enqueue (rule 3.41).
+    # Most change nothing, and every change of a leader has one from each broker
 
     def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None:
-        self.loop.put(ev.LeaderAndIsrAnswered(response, broker))
+        if self.loop.is_idle and self._role.brokers.are_all_online(response, broker):
+            self.loop.skip(ev.ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED)
+        else:
+            self.loop.put(ev.LeaderAndIsrAnswered(response, broker))
 
     def update_metadata(self, response: wire.UpdateMetadataResponse, broker: BrokerId) -> None:
-        self.loop.put(ev.UpdateMetadataAnswered(response, broker))
+        if self.loop.is_idle and not response.error_code:
+            self.loop.skip(ev.ControllerState.UPDATE_METADATA_RESPONSE_RECEIVED)
+        else:
+            self.loop.put(ev.UpdateMetadataAnswered(response, broker))
 
     def stop_replica(
         self, response: wire.StopReplicaResponse, broker: BrokerId, deleted: frozenset[TopicPartition]

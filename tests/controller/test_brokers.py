@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller.events import ControllerEvent, ControllerState
 from kce.zookeeper import cluster_nodes, znodes
 from kce.zookeeper.model import RECOVERED, BrokerId, TopicPartition
 from kce.zookeeper.store import Create, SetData
 from tests.controller import requests
+from tests.controller.conformance.cluster import event_thread_blocked
 from tests.controller.support import World, broker, texts, world
 
 
@@ -221,6 +224,47 @@ async def test_offline_log_directories(autojump_clock: MockClock) -> None:  # ru
         await w.stop_broker(2)
         await w.settle()
         assert controller.context.replicas_on_offline_dirs == {}
+
+
+async def test_answers_that_change_nothing_are_counted_and_wait_for_no_other_task(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 3.6, 8.40
+    async with world() as w:
+        controller = await w.start_controller(1)
+        topic_id = await w.create_topic("t", {0: [2, 3]})
+        failed = wire.LeaderAndIsrPartitionError(error_code=wire.ErrorCode.KAFKA_STORAGE_ERROR)
+        in_topic = wire.LeaderAndIsrResponse(
+            topics=(wire.LeaderAndIsrTopicError(topic_id=topic_id, partition_errors=(failed,)),)
+        )
+        in_partition = wire.LeaderAndIsrResponse(partition_errors=(replace(failed, topic_name="t"),))
+        refused = wire.ErrorCode.STALE_CONTROLLER_EPOCH
+        queued: list[ControllerEvent] = []
+        monkeypatch.setattr(controller.loop, "put", queued.append)
+        waits, timer = (
+            controller.loop._queue_time,
+            controller.loop._timers[ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED],
+        )
+        counted = waits.count, timer.count
+        for response in (
+            wire.LeaderAndIsrResponse(),
+            in_topic,
+            in_partition,
+            wire.LeaderAndIsrResponse(error_code=refused),
+        ):
+            controller.leader_and_isr(response, BrokerId(2))
+        for code in (wire.ErrorCode.NONE, refused):
+            controller.update_metadata(wire.UpdateMetadataResponse(error_code=code), BrokerId(2))
+        assert len(queued) == 4
+        assert (waits.count, timer.count) == (counted[0] + 2, counted[1] + 1)
+        controller.context.replicas_on_offline_dirs[BrokerId(2)] = {TopicPartition("t", 0)}
+        controller.leader_and_isr(wire.LeaderAndIsrResponse(), BrokerId(2))
+        assert len(queued) == 5
+        controller.context.replicas_on_offline_dirs.clear()
+        monkeypatch.undo()
+        async with event_thread_blocked(w, controller):  # what comes first may change what is offline
+            controller.leader_and_isr(wire.LeaderAndIsrResponse(), BrokerId(2))
+            controller.update_metadata(wire.UpdateMetadataResponse(), BrokerId(2))
+            assert len(controller.loop) == 2
 
 
 async def test_controlled_shutdown(autojump_clock: MockClock) -> None:  # rules 11.43-11.46; CI-24

@@ -23,12 +23,13 @@ _ATTEMPTS = 3
 _PORT_IS_TAKEN = "Address already in use"
 #: what releases before 3.0 reflect upon
 _OPEN = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
-_LOG4J = """log4j.rootLogger=INFO, out
+_LOG4J = """log4j.rootLogger={level}, out
 log4j.appender.out=org.apache.log4j.FileAppender
 log4j.appender.out.File={folder}/server.log
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
-log4j.logger.state.change.logger=TRACE
+log4j.logger.state.change.logger={changes}
+log4j.logger.kafka.server.KafkaServer=INFO
 """
 
 
@@ -45,7 +46,8 @@ class RealBroker:
         release: Release = RELEASES[VERSION],
         jvm: Sequence[str] | None = None,
     ) -> None:
-        """``jvm`` are options of Java; None is for a broker that lives for a test."""
+        """``jvm`` are options of Java for a broker that is measured, and logs only warnings; None is for one that lives
+        for a test, and logs what it does."""
         self.id = broker_id
         self._jvm = jvm
         self.release = release
@@ -80,7 +82,9 @@ class RealBroker:
             **(settings or {}),
         }
         (self.folder / "server.properties").write_text("\n".join(f"{k}={v}" for k, v in properties.items()))
-        (self.folder / "log4j.properties").write_text(_LOG4J.format(folder=self.folder))
+        level, changes = ("INFO", "TRACE") if jvm is None else ("WARN", "WARN")
+        log_settings = _LOG4J.format(folder=self.folder, level=level, changes=changes)
+        (self.folder / "log4j.properties").write_text(log_settings)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
