@@ -41,7 +41,7 @@ def decode(cls: type[S], data: bytes, version: int, *, flexible: bool = False) -
     except REFUSALS:
         pass
     try:
-        steps = step_decoder_for(cls, version, flexible, like_java=True)(data, _VERSION.size)
+        steps = step_decoder_for(cls, version, flexible, like_kafka=True)(data, _VERSION.size)
         return finish(steps)[0]  # type: ignore[no-any-return]
     except REFUSALS:
         pass

@@ -71,21 +71,21 @@ def codec_for(cls: type[Struct], version: int, flexible: bool) -> Codec:
     return found
 
 
-def step_decoder_for(cls: type[Struct], version: int, flexible: bool, *, like_java: bool = False) -> DecodeInSteps:
-    """Like ``codec_for(...).decode``, with pauses. ``like_java``: also of text that is not UTF-8."""
-    key = (cls, version, flexible, like_java)
+def step_decoder_for(cls: type[Struct], version: int, flexible: bool, *, like_kafka: bool = False) -> DecodeInSteps:
+    """Like ``codec_for(...).decode``, with pauses. ``like_kafka``: also of what `decode_like_kafka` reads."""
+    key = (cls, version, flexible, like_kafka)
     found = _step_decoders.get(key)
     if found is None:
         construct = struct_for(cls, version, flexible)
-        found = _step_decoders[key] = _decoder(construct, in_steps=True, like_java=like_java)
+        found = _step_decoders[key] = _decoder(construct, in_steps=True, like_kafka=like_kafka)
     return found
 
 
 # decoding
 
 
-def _decoder(construct: Construct, *, in_steps: bool = False, like_java: bool = False) -> Callable[..., Any]:
-    s = Source(in_steps=in_steps, like_java=like_java)
+def _decoder(construct: Construct, *, in_steps: bool = False, like_kafka: bool = False) -> Callable[..., Any]:
+    s = Source(in_steps=in_steps, like_kafka=like_kafka)
     s("end = len(frame)")
     if in_steps:
         s("steps = 0")
@@ -145,10 +145,10 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
         s(f"{o}.{f.name} = {values[f.name] if f.name in values else s.constant(f.default, 'default')}")
     s(f"{o}._unknown_tagged_fields = ()")
     if tags is not None:
-        known = {tag: (name, _decoder(subcon, like_java=s.like_java)) for tag, (name, subcon) in tags.known.items()}
+        known = {tag: (name, _decoder(subcon, like_kafka=s.like_kafka)) for tag, (name, subcon) in tags.known.items()}
         with s.unless_null(True, "frame[at] == 0", "at += 1"):
             read_tags = "yield from read_tags_in_steps" if s.in_steps else "read_tags"
-            s(f"tagged, unknown, at = {read_tags}(frame, at, {s.constant(known, 'known')}, left)")
+            s(f"tagged, unknown, at = {read_tags}(frame, at, {s.constant(known, 'known')}, left, {s.like_kafka})")
             with s.block("for name, field in tagged.items()"):
                 s(f"setattr({o}, name, field)")
             s(f"{o}._unknown_tagged_fields = unknown")
@@ -169,13 +169,14 @@ def _length_code(part: Run | tuple[str, Construct] | None) -> str:
 
 
 def _decode_length(s: Source, length: Length, read: str | None) -> str:
-    """Generate code that decodes a length or count; returns its variable: -1 for null, otherwise at least 0.
+    """Generate code that decodes a length or count; returns its variable: negative for null, otherwise at least 0.
 
     ``read``: the variable, if it is read already.
     """
     n = read or _read_length(s, length)
-    with s.block(f"if {n} < {-1 if length.nullable else 0}"):
-        s("raise Refuse")
+    if not (length.nullable and s.like_kafka):
+        with s.block(f"if {n} < {-1 if length.nullable else 0}"):
+            s("raise Refuse")
     return n
 
 
@@ -185,7 +186,7 @@ def _read_length(s: Source, length: Length) -> str:
         s(f"{n} = frame[at] - 1")
         s("at += 1")
         with s.block(f"if {n} > 126"):
-            s(f"{n}, at = read_uvarint(frame, at - 1)")
+            s(f"{n}, at = read_uvarint{'_like_kafka' if s.like_kafka else ''}(frame, at - 1)")
             s(f"{n} -= 1")
     else:
         unpack, size = s.unpack(code_of(length.fixed) or "")
@@ -204,7 +205,7 @@ def _decode_bytes(s: Source, construct: String | Bytes, length: str | None) -> s
         match construct:
             case String():
                 data = f"frame[at : at + {n}]"
-                s(f"{v} = decode_like_java({data})" if s.like_java else f"{v} = {data}.decode()")
+                s(f"{v} = decode_like_java({data})" if s.like_kafka else f"{v} = {data}.decode()")
             case Records():
                 s(f"{v} = memoryview(frame)[at : at + {n}]")
             case _:

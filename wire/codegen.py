@@ -57,6 +57,21 @@ def read_uvarint(frame: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
+def read_uvarint_like_kafka(frame: bytes, at: int) -> tuple[int, int]:
+    """As an int of Java: the fifth byte may have more bits than fit."""
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise Refuse
+    return (value + 2**31) % 2**32 - 2**31, at
+
+
 def _uvarint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
@@ -90,20 +105,22 @@ def numbers(code: str, count: int) -> struct.Struct:
 
 
 def read_tags(
-    frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int
+    frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int, like_kafka: bool
 ) -> tuple[dict[str, Any], tuple[TaggedField, ...], int]:
     """``read_tags_in_steps`` without pauses."""
-    return finish(read_tags_in_steps(frame, at, known, left))
+    return finish(read_tags_in_steps(frame, at, known, left, like_kafka))
 
 
 def read_tags_in_steps(
-    frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int
+    frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int, like_kafka: bool
 ) -> Steps[tuple[dict[str, Any], tuple[TaggedField, ...], int]]:
     """Decode a nonempty tagged-field section: (known values by name, unknown fields, next position).
 
-    ``left``: elements that may still follow in the message.
+    ``left``: elements that may still follow in the message. ``like_kafka``: tags come in any order, and known
+    ones are as long as their values, whatever is said.
     """
-    count, at = read_uvarint(frame, at)
+    read = read_uvarint_like_kafka if like_kafka else read_uvarint
+    count, at = read(frame, at)
     end = len(frame)
     if count > (end - at) // 2:
         raise Refuse
@@ -115,12 +132,16 @@ def read_tags_in_steps(
     for i in range(count):
         if not i & STEP_MASK:
             yield
-        tag, at = read_uvarint(frame, at)
-        if tag <= last:
+        tag, at = read(frame, at)
+        if tag <= last and not like_kafka:
             raise Refuse
         last = tag
-        size, at = read_uvarint(frame, at)
-        if size > end - at:
+        size, at = read(frame, at)
+        if like_kafka and tag in known:
+            name, decode = known[tag]
+            values[name], at = decode(frame, at, left)
+            continue
+        if not 0 <= size <= end - at:
             raise Refuse
         data = frame[at : at + size]
         at += size
@@ -151,7 +172,8 @@ def write_tags(append: Append, fields: list[TaggedField]) -> None:
 _NAMES: dict[str, Any] = {
     "Refuse": Refuse, "TaggedField": TaggedField, "TooManyElements": TooManyElements, "UUID": uuid.UUID,
     "numbers": numbers, "octets": octets, "octets_or_stored": octets_or_stored, "read_tags": read_tags,
-    "read_tags_in_steps": read_tags_in_steps, "read_uvarint": read_uvarint, "Encoded": Encoded,
+    "read_tags_in_steps": read_tags_in_steps, "read_uvarint": read_uvarint,
+    "read_uvarint_like_kafka": read_uvarint_like_kafka, "Encoded": Encoded,
     "decode_like_java": decode_like_java, "write_tags": write_tags, "write_uvarint": write_uvarint,
 }  # fmt: skip
 
@@ -162,11 +184,11 @@ _NAMES: dict[str, Any] = {
 class Source:
     """Lines of Python, their constants, and unique names for variables."""
 
-    def __init__(self, *, in_steps: bool = False, like_java: bool = False) -> None:
+    def __init__(self, *, in_steps: bool = False, like_kafka: bool = False) -> None:
         #: whether loops pause, which makes the function a generator (see ``wire.steps``)
         self.in_steps = in_steps
-        #: whether text that is not UTF-8 is read nevertheless (see ``wire.java_text``)
-        self.like_java = like_java
+        #: whether is read what only Kafka reads: text that is not UTF-8, negative lengths for null, tags in any order
+        self.like_kafka = like_kafka
         self._lines: list[str] = []
         self._names = dict(_NAMES)
         self._indent = 1

@@ -88,7 +88,7 @@ def decode_subscription_topics(data: bytes | memoryview) -> tuple[str, ...]:
     cls = ConsumerProtocolSubscription
     version = _encoded_version(cls, data)
     try:
-        return finish(step_decoder_for(cls, 0, False, like_java=True)(bytes(data), _VERSION.size))[0].topics  # type: ignore[no-any-return]
+        return finish(step_decoder_for(cls, 0, False, like_kafka=True)(bytes(data), _VERSION.size))[0].topics  # type: ignore[no-any-return]
     except REFUSALS:
         return _parse(cls, data, version, 0).topics
 

@@ -43,9 +43,9 @@ def read_request_header(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Ap
 
 
 def request_header_in_steps(
-    frame: bytes, max_elements: int = UNLIMITED, *, like_java: bool = False
+    frame: bytes, max_elements: int = UNLIMITED, *, like_kafka: bool = False
 ) -> Steps[tuple[ApiKey, Header, int]]:
-    """``read_request_header`` with pauses. ``like_java``: also with a client id that is not UTF-8."""
+    """``read_request_header`` with pauses. ``like_kafka``: see `decode_like_kafka`."""
     if len(frame) < _REQUEST.size:
         raise errors.Truncated(f"request header: {_REQUEST.size} bytes needed, {len(frame)} there")
     api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
@@ -55,9 +55,9 @@ def request_header_in_steps(
         client_id, at = None, _REQUEST.size
         try:
             if header_version >= 1:
-                client_id, at = _read_client_id(frame, at, like_java=like_java)
+                client_id, at = _read_client_id(frame, at, like_kafka=like_kafka)
             if header_version >= 2:
-                at = yield from _tagged_fields_in_steps(frame, at, max_elements)
+                at = yield from _tagged_fields_in_steps(frame, at, max_elements, in_any_order=like_kafka)
         except errors.DecodeError as e:
             raise type(e)(f"request header of {known.name} {api_version}: {e}") from None
     except errors.DecodeError as e:
@@ -66,19 +66,19 @@ def request_header_in_steps(
     return known, Header(api_key, api_version, correlation_id, client_id), at
 
 
-def _read_client_id(frame: bytes, at: int, *, like_java: bool) -> tuple[str | None, int]:
+def _read_client_id(frame: bytes, at: int, *, like_kafka: bool) -> tuple[str | None, int]:
     begin = at + _LENGTH.size
     if len(frame) < begin:
         raise errors.Truncated("the frame ends inside the field at client_id")
     (length,) = _LENGTH.unpack_from(frame, at)
     if length < 0:
-        if length == -1:
+        if length == -1 or like_kafka:
             return None, begin
         raise errors.LimitExceeded(f"negative length {length} at client_id")
     end = begin + length
     if end > len(frame):
         raise errors.Truncated(f"{length} bytes announced, {len(frame) - begin} left at client_id")
-    if like_java:
+    if like_kafka:
         return decode_like_java(frame[begin:end]), end
     try:
         return frame[begin:end].decode(), end
@@ -91,7 +91,7 @@ def skip_tagged_fields(frame: bytes, at: int, max_elements: int = UNLIMITED) -> 
     return finish(_tagged_fields_in_steps(frame, at, max_elements))
 
 
-def _tagged_fields_in_steps(frame: bytes, at: int, max_elements: int) -> Steps[int]:
+def _tagged_fields_in_steps(frame: bytes, at: int, max_elements: int, *, in_any_order: bool = False) -> Steps[int]:
     try:
         if frame[at] == 0:
             return at + 1
@@ -117,7 +117,7 @@ def _tagged_fields_in_steps(frame: bytes, at: int, max_elements: int) -> Steps[i
                     at += 2
                 else:
                     tag, at = _read_uvarint(frame, at - 1)
-            if tag <= last:
+            if tag <= last and not in_any_order:
                 raise errors.InvalidValue(f"tag {tag} follows tag {last}")
             last = tag
             size = frame[at]

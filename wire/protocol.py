@@ -93,20 +93,20 @@ def _remember(key_and_version: bytes, known: ApiKey, cls: type[Message], version
 
 
 def decode_request_in_steps(
-    frame: bytes, max_elements: int = UNLIMITED, *, like_java: bool = False
+    frame: bytes, max_elements: int = UNLIMITED, *, like_kafka: bool = False
 ) -> Steps[tuple[Header, Message]]:
     """``decode_request`` with pauses, for long frames (see ``wire.steps``).
 
-    ``like_java``: text that is not UTF-8 is read as Kafka's brokers read it, with U+FFFD in it.
+    ``like_kafka``: also of what only Kafka's brokers read, see `decode_like_kafka`.
     """
-    known, header, body = yield from request_header_in_steps(frame, max_elements, like_java=like_java)
+    known, header, body = yield from request_header_in_steps(frame, max_elements, like_kafka=like_kafka)
     try:
         cls, version = _class_of(known, "request"), header.api_version
         if known.key == API_VERSIONS and version not in known.versions:
             return header, cls()
         check_version(known, version)
         try:
-            decode = step_decoder_for(cls, version, version in known.flexible, like_java=like_java)
+            decode = step_decoder_for(cls, version, version in known.flexible, like_kafka=like_kafka)
             message, end = yield from decode(frame, body, max_elements)
         except REFUSALS:
             raise _damaged(cls, version) from None
@@ -120,30 +120,32 @@ def decode_request_in_steps(
 def decode_like_kafka(
     frame: bytes, refused: errors.DecodeError, max_elements: int = UNLIMITED
 ) -> Steps[tuple[Header, Message]]:
-    """A request that ``decode_request`` has ``refused``, if Kafka's brokers read it: they ignore bytes after it, which
-    librdkafka sends, and read text that is not UTF-8 with U+FFFD in it. Raises what was refused, TooManyElements.
+    """A request that ``decode_request`` has ``refused``, if Kafka's brokers read it (rule B1.35). They ignore bytes
+    after it, which librdkafka sends; read text that is not UTF-8 with U+FFFD in it; take every negative length of what
+    may be null for null; take tagged fields in any order, and read those that they know whatever length is announced.
+    Raises what was refused, TooManyElements.
     """
     let_go(refused)
     found = refused
-    if isinstance(refused, errors.InvalidValue):
+    if isinstance(refused, (errors.InvalidValue, errors.LimitExceeded, errors.Truncated)):
         try:
-            return (yield from decode_request_in_steps(frame, max_elements, like_java=True))
+            return (yield from decode_request_in_steps(frame, max_elements, like_kafka=True))
         except errors.TrailingBytes as e:
             let_go(e)
             found = e
         except errors.DecodeError as e:
             let_go(e)
     if isinstance(found, errors.TrailingBytes) and isinstance(found.message, Message):
-        return decode_request_header(frame, like_java=True), found.message
+        return decode_request_header(frame, like_kafka=True), found.message
     raise refused
 
 
-def decode_request_header(frame: bytes, *, like_java: bool = False) -> Header:
+def decode_request_header(frame: bytes, *, like_kafka: bool = False) -> Header:
     """Decode only the header, also of APIs without a body definition, and of any version. Raises DecodeError.
 
-    ``like_java``: a client id that is not UTF-8 has U+FFFD in it.
+    ``like_kafka``: as in `decode_like_kafka`.
     """
-    return finish(request_header_in_steps(frame, like_java=like_java))[1]
+    return finish(request_header_in_steps(frame, like_kafka=like_kafka))[1]
 
 
 def encode_response(message: Message, *, api_version: int, correlation_id: int) -> bytes:

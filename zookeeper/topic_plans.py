@@ -128,15 +128,15 @@ def planned_partitions(
             f"Topic currently has {len(known)} partitions, which is higher than the requested {count}.",
             ErrorCode.INVALID_PARTITIONS,
         )
-    if count > MAX_PARTITIONS:
-        raise AdminError(
-            f"topic {topic}: at most {MAX_PARTITIONS} partitions are possible, not {count}",
-            ErrorCode.INVALID_PARTITIONS,
-        )
     if 0 not in known:
         raise AdminError(f"topic {topic} has no partition 0, which determines the replication factor")
     first = known[0].replicas
     if assignments is None:
+        if count > MAX_PARTITIONS:
+            raise AdminError(
+                f"topic {topic}: at most {MAX_PARTITIONS} partitions are possible, not {count}",
+                ErrorCode.INVALID_PARTITIONS,
+            )
         start = next((i for i, broker in enumerate(brokers) if first and broker >= first[0]), 0)
         added = place(
             topic, brokers, count - len(known), len(first),

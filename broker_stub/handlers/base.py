@@ -114,6 +114,8 @@ class Handler(Generic[R]):
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
     #: raises wire.TooManyElements for more elements than the second argument
     decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]] = wire.decode_request
+    #: of a version and a decoded request: raises wire.DecodeError for what Kafka refuses as it parses
+    check: Callable[[int, wire.Message], None] | None = None
     #: in what requests are handled that share work; each is then parked until the end, or answered before
     sharing: Callable[[Services], AbstractContextManager[None]] | None = None
     #: on the cluster, for the whole request; whoever may not gets the error response, and is not handled

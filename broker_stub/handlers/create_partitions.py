@@ -13,6 +13,7 @@ from kce.broker_stub.quotas.mutations import MutationQuota
 from kce.broker_stub.reactor import RequestContext
 from kce.broker_stub.security.operations import Operation
 from kce.wire import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult, ErrorCode
+from kce.zookeeper.znodes import is_path, topic_path
 
 _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 3
 
@@ -39,7 +40,7 @@ async def respond(
             results[name] = _refusal(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The topic authorization is failed.")
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
-        elif not {"", ".", ".."}.isdisjoint(name.split("/")):
+        elif not is_path(topic_path(name)):
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"no znode of a topic can be {name!r}")
         else:
             wanted.append(topic)

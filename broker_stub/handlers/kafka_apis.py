@@ -156,6 +156,7 @@ class KafkaApis:
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
         #: by the first four bytes of requests that are served: API key and version
         self._decoders: dict[bytes, Callable[[bytes, int], tuple[wire.Header, wire.Message]]] = {}
+        self._checks = {key: handler.check for key, handler in self._handlers.items() if handler.check is not None}
         is_on = services.authorization.is_on
         self._needs = {key: h.needs for key, h in self._handlers.items() if is_on and h.needs is not None}
         self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
@@ -187,9 +188,10 @@ class KafkaApis:
     def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
         """Decode a frame that ``decode`` found too long, for a served API."""
         try:
-            return (yield from wire.decode_request_in_steps(frame))
+            found = yield from wire.decode_request_in_steps(frame)
         except wire.DecodeError as e:
-            return (yield from wire.decode_like_kafka(frame, e))
+            found = yield from wire.decode_like_kafka(frame, e)
+        return self._checked(*found)
 
     def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         decode = self._decoders.get(frame[:4])
@@ -202,9 +204,17 @@ class KafkaApis:
             if api_version in self._versions[api_key]:
                 self._decoders[frame[:4]] = decode
         try:
-            return decode(frame, max_elements)
+            found = decode(frame, max_elements)
         except wire.DecodeError as e:
-            return finish(wire.decode_like_kafka(frame, e, max_elements))
+            found = finish(wire.decode_like_kafka(frame, e, max_elements))
+        return self._checked(*found)
+
+    def _checked(self, header: wire.Header, message: wire.Message) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError."""
+        check = self._checks.get(header.api_key)
+        if check is not None:
+            check(header.api_version, message)
+        return header, message
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states, leader_and_isr_topic_ids
@@ -40,7 +40,7 @@ def respond(message: LeaderAndIsrRequest, context: RequestContext, services: Ser
         result = services.replica_manager.become_leader_or_follower(message, context.header.correlation_id)
         error = result.error
     if error == ErrorCode.NONE:
-        steps = _response(context.api_version, ErrorCode.NONE, result.partitions, result.topic_ids)
+        steps = _response(context.api_version, ErrorCode.NONE, result.partitions.items(), result.topic_ids)
     else:  # rule 9.9
         steps = _errors(message, context, error)
     log_answer(message, error, context, services)
@@ -53,11 +53,7 @@ def error_response(message: LeaderAndIsrRequest, context: RequestContext, error:
 
 
 def _errors(message: LeaderAndIsrRequest, context: RequestContext, error: ErrorCode) -> Steps[LeaderAndIsrResponse]:
-    codes: dict[TopicPartition, ErrorCode] = {}
-    for i, (partition, _) in enumerate(leader_and_isr_states(message), 1):
-        codes[partition] = error
-        if not i & STEP_MASK:
-            yield
+    codes = ((partition, error) for partition, _ in leader_and_isr_states(message))  # one that is there twice, too
     topic_ids = {topic.topic_name: topic.topic_id for topic in message.topic_states}
     return (yield from _response(context.api_version, error, codes, topic_ids))
 
@@ -65,14 +61,14 @@ def _errors(message: LeaderAndIsrRequest, context: RequestContext, error: ErrorC
 def _response(
     api_version: int,
     error: ErrorCode,
-    codes: Mapping[TopicPartition, ErrorCode],
+    codes: Iterable[tuple[TopicPartition, ErrorCode]],
     topic_ids: Mapping[str, uuid.UUID],
 ) -> Steps[LeaderAndIsrResponse]:
     """Flat before version 5, then grouped by topic id; zero for topics without one (rules 9.27, 13.13, 13.14)."""
     is_flat = api_version < _FIRST_VERSION_BY_ID
     flat: list[LeaderAndIsrPartitionError] = []
     by_id: dict[uuid.UUID, list[LeaderAndIsrPartitionError]] = {}
-    for i, (partition, code) in enumerate(codes.items(), 1):
+    for i, (partition, code) in enumerate(codes, 1):
         found = flat if is_flat else by_id.setdefault(topic_ids.get(partition.topic, NO_TOPIC_ID), [])
         name = partition.topic if is_flat else ""
         found.append(LeaderAndIsrPartitionError(topic_name=name, partition_index=partition.partition, error_code=code))

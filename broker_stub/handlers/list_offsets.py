@@ -176,7 +176,9 @@ def _find(partition: Partition, log: Log, timestamp: int, isolation: Isolation) 
 
 
 def _old_offsets(log: Log, entry: ListOffsetsPartition, replica_id: int) -> tuple[int, ...]:
-    """Rule B7.20: a consumer sees the high watermark instead of what is beyond it."""
+    """Rule B7.20: a consumer sees the high watermark instead of what is beyond it. Raises Refused."""
+    if entry.max_num_offsets < 0:  # Kafka allocates an array of that size
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
     offsets = offsets_before(log, entry.timestamp, entry.max_num_offsets)
     if replica_id != CONSUMER or not any(offset > log.high_watermark for offset in offsets):
         return tuple(offsets)

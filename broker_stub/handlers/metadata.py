@@ -9,10 +9,10 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from kce import wire
-from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.errors import ApiException, InvalidRequest, Refused
 from kce.broker_stub.handlers.base import Answer, Handler, Later, Services, answering_in_steps
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.metadata_cache import EncodedBrokers, MetadataSnapshot
@@ -46,9 +46,9 @@ def respond(message: MetadataRequest, context: RequestContext, services: Service
     topics = _Topics(message, context, snapshot, services)
     try:
         yield from topics.add_requested()
-    except InvalidRequest:
+    except ApiException as e:
         topics = _Topics(message, context, snapshot, services)
-        yield from topics.add_refused(ErrorCode.INVALID_REQUEST)
+        yield from topics.add_refused(e.code)
         return Answer(MetadataResponse(topics=topics.encoded()), topics.errors)
     if not topics.missing:
         return _answer(message, context, services, topics)
@@ -119,25 +119,27 @@ class _Topics:
         return wire.Encoded(self._count, self._pieces)
 
     def add_requested(self) -> Steps[None]:
-        """Raises InvalidRequest."""
+        """Raises InvalidRequest, Refused."""
         requested = self._request.topics
         if requested is None or (self._version == 0 and not requested):  # rule B7.1
             yield from self._add(self.snapshot.topics, self._of_all if self._authorization.is_on else self._known)
             return
         yield from self._check(requested)
-        names: dict[str, None] = {}
+        names: dict[str | None, None] = {}
         ids: dict[uuid.UUID, None] = {}
         for i, topic in enumerate(requested):
             if topic.topic_id != NO_TOPIC_ID:
                 ids[topic.topic_id] = None
-            elif topic.name is not None:
+            else:
                 names[topic.name] = None
             if not i & STEP_MASK:
                 yield
         if ids:
             yield from self._add(ids, self._by_id)
+        elif None in names:  # on which Kafka stumbles
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
-            yield from self._add(names, self._by_name)
+            yield from self._add(cast(dict[str, None], names), self._by_name)
 
     def add_missing(self, errors: Mapping[str, ErrorCode]) -> None:
         self._pieces += [self._unknown(name, errors[name]) for name in self.missing]
@@ -167,8 +169,8 @@ class _Topics:
         for i, topic in enumerate(requested):
             if topic.topic_id != NO_TOPIC_ID and not by_id:
                 raise InvalidRequest(f"topic ids are not supported in version {self._version}")
-            if topic.name is None and not (by_id and topic.topic_id != NO_TOPIC_ID):
-                raise InvalidRequest("a topic needs a name or an id")
+            if topic.name is None and not by_id:
+                raise InvalidRequest(f"a topic needs a name in version {self._version}")
             if not i & STEP_MASK:
                 yield
 

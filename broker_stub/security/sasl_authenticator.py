@@ -124,7 +124,7 @@ class SaslServerAuthenticator:
 
     def _kafka_request(self, frame: bytes) -> bytes:
         try:
-            header = wire.decode_request_header(frame, like_java=True)
+            header = wire.decode_request_header(frame, like_kafka=True)
         except wire.DecodeError as e:
             if self.state is not State.INITIAL:
                 raise
@@ -183,7 +183,7 @@ class SaslServerAuthenticator:
 
     def _wrapped_token(self, frame: bytes) -> bytes:
         if not frame.startswith(_AUTHENTICATE):  # rule B9.9
-            name = wire.api(wire.decode_request_header(frame, like_java=True).api_key).name
+            name = wire.api(wire.decode_request_header(frame, like_kafka=True).api_key).name
             refusal = self._frames.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
             raise AuthenticationFailed(f"unexpected request {name} during SASL authentication", refusal)
         header, request = _decoded(frame)

@@ -247,7 +247,7 @@ async def test_a_topic_that_is_being_deleted_is_not_created(node) -> None:  # ru
     assert result.error_message == "Topic 'new' is marked for deletion."
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "/a", "a/", "a//b", "a/../b"])
+@pytest.mark.parametrize("name", ["", ".", "..", "/a", "a/", "a//b", "a/../b", "\ufffd"])
 async def test_create_partitions_of_what_cannot_be_a_path(node, name: str) -> None:  # rule 10.13
     topics = [wire.CreatePartitionsTopic(name=name, count=2), wire.CreatePartitionsTopic(name="a/b", count=2)]
     request = wire.CreatePartitionsRequest(topics=tuple(topics), timeout_ms=1000, validate_only=True)

@@ -6,6 +6,7 @@ Covers: broker_stub/handlers/kafka_apis.py.
 from __future__ import annotations
 
 import struct
+from contextlib import nullcontext
 
 import pytest
 
@@ -239,3 +240,19 @@ def test_what_kafka_reads_nevertheless(version: int, client_id: bytes, rest: byt
         apis.decode(good[:-1])
     with pytest.raises(wire.InvalidValue, match="not UTF-8"):  # what is refused first is said
         apis.decode(damaged(b"\xfc", version=version)[:-1])
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [(0, False), (1, True), (2, True), (3, False), (8, False)])
+def test_security_protocols_are_looked_up_as_kafka_parses_a_request(version: int, is_refused: bool) -> None:
+    for protocol in (3, 4, -1):
+        endpoint = wire.UpdateMetadataEndpoint(port=1, host="h", listener="SASL_SSL", security_protocol=protocol)
+        broker = wire.UpdateMetadataBroker(id=1, endpoints=(endpoint,), v0_host="h", v0_port=1)
+        message = wire.UpdateMetadataRequest(live_brokers=(broker,))
+        frame = wire.encode_request(message, api_version=version, correlation_id=7, client_id="c")
+        for rest in (b"", b"rest"):
+            with (
+                pytest.raises(wire.DecodeError, match=f"number {protocol}")
+                if is_refused and protocol != 3
+                else nullcontext()
+            ):
+                Node().apis.decode(frame + rest)

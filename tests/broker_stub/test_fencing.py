@@ -135,6 +135,15 @@ async def test_the_broker_epoch_is_checked_before_the_controller_epoch(build, st
     assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
+@pytest.mark.parametrize("version", [4, 7])
+async def test_a_partition_that_is_there_twice_is_refused_twice(version: int) -> None:  # rule 9.9
+    node = Node()
+    node.broker_epoch = 70
+    answer = await node.ask(leader_and_isr(lai_state(1), lai_state(1), broker_epoch=69), version)
+    errors = answer.partition_errors or answer.topics[0].partition_errors
+    assert [(e.partition_index, e.error_code) for e in errors] == [(1, ErrorCode.STALE_BROKER_EPOCH)] * 2
+
+
 @pytest.mark.parametrize(("build", "states"), control_requests("LE-2", "", "RMT-11"))
 async def test_a_stale_controller_epoch_is_fenced(build, states) -> None:  # rules 9.8, 9.9
     node = Node()

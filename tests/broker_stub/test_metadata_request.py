@@ -152,11 +152,20 @@ async def test_names_are_ignored_in_requests_by_id() -> None:  # rule B7.2
     topics = (
         wire.MetadataRequestTopic(topic_id=ID_A, name=None),
         wire.MetadataRequestTopic(topic_id=ID_B, name=None),
+        wire.MetadataRequestTopic(name=None),
         *_named("a"),
     )
     known, unknown = (await (await _node()).ask(wire.MetadataRequest(topics=topics))).topics
     assert (known.error_code, known.name, known.topic_id, len(known.partitions)) == (0, "a", ID_A, 1)
     assert (unknown.error_code, unknown.name, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, ID_B)
+
+
+async def test_a_topic_without_name_and_id_fails_a_request_by_name() -> None:  # rule B7.2
+    topics = (wire.MetadataRequestTopic(name=None), *_named("a"))
+    answer = await (await _node()).ask(wire.MetadataRequest(topics=topics), 12)
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("", ErrorCode.UNKNOWN_SERVER_ERROR), ("a", ErrorCode.UNKNOWN_SERVER_ERROR),
+    ]  # fmt: skip
 
 
 async def test_an_id_of_a_topic_without_partitions_is_unknown() -> None:
@@ -167,11 +176,6 @@ async def test_an_id_of_a_topic_without_partitions_is_unknown() -> None:
         await node.ask(wire.MetadataRequest(topics=(wire.MetadataRequestTopic(topic_id=ID_B, name=None),)))
     ).topics
     assert (topic.error_code, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, ID_B)
-
-
-async def test_a_topic_without_name_and_id_is_refused() -> None:  # rule B7.2
-    (topic,) = (await Node().ask(wire.MetadataRequest(topics=_named(None)))).topics
-    assert topic.error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.kafka("MC-3")

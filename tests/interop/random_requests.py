@@ -42,7 +42,7 @@ _NEVER_EMPTY: Final = frozenset(
     | {"partition_states"}
 )
 _NO_ID: Final = uuid.UUID(int=0)
-_UNKNOWN_ID: Final = uuid.UUID(int=77)
+UNKNOWN_ID: Final = uuid.UUID(int=77)
 
 
 class Given(NamedTuple):
@@ -124,7 +124,7 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "key": GROUPS + TRANSACTIONS, "coordinator_keys": GROUPS + TRANSACTIONS, "key_type": [0, 0, 1, 1, 2, -1, 5],
     "transactional_id": TRANSACTIONS, "transactional_ids": TRANSACTIONS,
     "v3_and_below_transactional_id": TRANSACTIONS,
-    "topic_id": [Given("topic", "t1"), Given("topic", "t2"), Given("topic", "c1"), _UNKNOWN_ID],
+    "topic_id": [Given("topic", "t1"), Given("topic", "t2"), Given("topic", "c1"), UNKNOWN_ID],
     "replica_directory_id": [_NO_ID],
     "member_id": _MEMBERS, "group_instance_id": _INSTANCES,
     "generation_id": _GENERATIONS, "generation_id_or_member_epoch": _GENERATIONS,
@@ -243,7 +243,7 @@ class Requests:
                 values[field.name] = _EMPTY[field.type.name] if value is None and not can_be_null else value
         if {"topic_name", "topic_id"} <= values.keys():
             name = values["topic_name"]
-            values["topic_id"] = _IDS[name] if random.random() < 0.85 else uuid.uuid5(_UNKNOWN_ID, name)
+            values["topic_id"] = _IDS[name] if random.random() < 0.85 else uuid.uuid5(UNKNOWN_ID, name)
         return Node(cls, values)
 
     def _some(self, cls: type[Any], field: Any, api: str, version: int) -> list[Any]:

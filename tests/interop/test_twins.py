@@ -1,6 +1,6 @@
 """Random requests, sensible ones and odd ones, are answered as real Kafka answers them.
 
-Covers: tests/interop/random_requests.py, tests/interop/twins.py.
+Covers: tests/interop/random_requests.py, tests/interop/damage.py, tests/interop/twins.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ STATIC = 4
 @pytest.mark.parametrize("weights", [CLIENTS, RESTRICTED, CONTROLLERS], ids=["clients", "with ACLs", "controllers"])
 async def test_random_requests_are_answered_alike(tmp_path: Path, weights: Mapping[str, int]) -> None:
     reports = await run(tmp_path, seed=1, steps=STEPS, weights=weights, restricted=weights is RESTRICTED)
+    assert not reports, "\n".join(reports)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [CLIENTS, CONTROLLERS], ids=["clients", "controllers"])
+async def test_damaged_requests_are_answered_alike(tmp_path: Path, weights: Mapping[str, int]) -> None:  # rule B1.35
+    reports = await run(tmp_path, seed=5, steps=STEPS, weights=weights, damaged=True)
     assert not reports, "\n".join(reports)
 
 

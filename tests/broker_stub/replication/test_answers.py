@@ -112,6 +112,9 @@ async def test_old_offsets_are_those_a_consumer_may_see() -> None:  # rules B7.2
         everything = (await offsets(2)).old_style_offsets
         assert everything == (8, 6, 4, 2, 0)
         assert (await offsets(2, count=2)).old_style_offsets == (8, 6)
+        for replica in (2, -1):
+            assert (await offsets(replica, count=0)).old_style_offsets == ()
+            assert (await offsets(replica, count=-1)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         for high_watermark, visible in ((0, (0,)), (4, (4, 2, 0)), (5, (5, 4, 2, 0)), (8, everything)):
             node.log.set_high_watermark(high_watermark)
             assert (await offsets(-1)).old_style_offsets == visible
