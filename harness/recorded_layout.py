@@ -10,6 +10,7 @@ if each partition is led by the broker that led it when the recording showed it 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
@@ -150,14 +151,21 @@ def _all_replicas(topics: Topics) -> Iterator[tuple[int, ...]]:
         yield from partitions.values()
 
 
-async def create_topics(layout: Layout, target: Target, dial: Dial, seconds: float = 30.0) -> list[str]:
+async def create_topics(
+    layout: Layout,
+    target: Target,
+    dial: Dial,
+    seconds: float = 30.0,
+    targets: Mapping[int | None, Target] = MappingProxyType({}),
+) -> list[str]:
     """Create those that the cluster of ``target`` does not have; wait for their leaders, and for coordinators to load.
 
-    Returns what was done, and in what the cluster differs from the recording. Raises CaptureError if a broker does not
-    answer, HarnessError if a topic cannot be created.
+    Brokers are asked at their addresses in ``targets``, or else at those that they advertise. Returns what was done,
+    and in what the cluster differs from the recording. Raises CaptureError if a broker does not answer, HarnessError if
+    a topic cannot be created.
     """
     known = await _metadata(target, dial, seconds)
-    brokers = {broker.node_id: (broker.host, broker.port) for broker in known.brokers}
+    brokers = {broker.node_id: targets.get(broker.node_id, (broker.host, broker.port)) for broker in known.brokers}
     if known.controller_id not in brokers:
         raise HarnessError("the live cluster has no controller yet, or knows of none: no topic can be created")
     existing = {topic.name: topic for topic in known.topics if topic.name is not None}

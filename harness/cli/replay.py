@@ -223,7 +223,7 @@ def replay(
                 _show_topics(layout.topics)
             return _show(steps, targets, rewriter, recording)
         if layout is not None:
-            created = partial(recorded_layout.create_topics, seconds=answer_seconds)
+            created = partial(recorded_layout.create_topics, seconds=answer_seconds, targets=targets)
             first, dial_unrecorded = target_of(steps[0], targets), partial(_dial, None, security)
             for line in interrupts.run(created, layout, first, dial_unrecorded):
                 click.echo(f"kce: {line}", err=True)

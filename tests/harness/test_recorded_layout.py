@@ -166,6 +166,17 @@ async def test_topics_are_created_with_their_leaders(zookeeper):
             f"broker 2 is not the coordinator of {IN_SECOND}, which it was",
             "broker 1 is not the coordinator of t, which it was",
         ]
+        addresses = cluster.bootstrap_servers().split(",")
+        given = {number: (f"broker-{number}", number) for number in (1, 2, 3)}
+
+        async def dial(name, number):  # as where what brokers advertise cannot be reached
+            assert given[number] == (name, number)
+            to, _, its_port = addresses[number - 1].rpartition(":")
+            return await trio.open_tcp_stream(to, int(its_port))
+
+        layout = Layout({"behind": {0: (2,), 1: (3,)}}, {(GROUP_METADATA_TOPIC, IN_SECOND): 3})
+        notes = await create_topics(layout, given[1], dial, targets={None: given[2], **given})
+        assert notes == ["created: behind (2 partitions)"]
         with pytest.raises(HarnessError, match=r"topic a b cannot be created: .*characters"):
             await create({"a b": {0: (1,)}})
 
