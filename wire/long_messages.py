@@ -184,8 +184,18 @@ def freed(message: M) -> Steps[None]:
 
 def _arrays(struct: Struct) -> list[tuple[str, tuple[Any, ...]]]:
     """The arrays of a structure, but those that are null or encoded."""
-    found = [(f.name, getattr(struct, f.name)) for f in struct.__fields__ if f.array]
+    found = [(name, getattr(struct, name)) for name in _names_of_arrays(type(struct))]
     return [(name, entries) for name, entries in found if type(entries) is tuple]
+
+
+_arrays_of: Final[dict[type[Struct], tuple[str, ...]]] = {}
+
+
+def _names_of_arrays(cls: type[Struct]) -> tuple[str, ...]:
+    found = _arrays_of.get(cls)
+    if found is None:
+        found = _arrays_of[cls] = tuple(f.name for f in cls.__fields__ if f.array)
+    return found
 
 
 def _count(struct: Struct, enough: int) -> int:
@@ -195,7 +205,7 @@ def _count(struct: Struct, enough: int) -> int:
         count += len(entries)
         if count > enough:
             return count
-        if entries and isinstance(entries[0], Struct) and any(f.array for f in entries[0].__fields__):
+        if entries and isinstance(entries[0], Struct) and _names_of_arrays(type(entries[0])):
             for entry in entries:
                 count += _count(entry, enough)
                 if count > enough:

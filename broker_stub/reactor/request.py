@@ -21,7 +21,7 @@ from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
 from kce.pauses import Paced
-from kce.wire.long_messages import encoded_in_steps, freed, is_long
+from kce.wire.long_messages import SHORT, encoded_in_steps, freed, is_long
 from kce.wire.steps import Steps, finish
 
 T = TypeVar("T")
@@ -336,6 +336,8 @@ class Request:
     @property
     def is_long(self) -> bool:
         """Whether its error response is to be made in turns with other requests."""
+        if 0 < self.size <= SHORT:  # an element has a byte
+            return False
         return isinstance(self.message, wire.Message) and is_long(self.message)
 
     async def fail_in_turns(self, error: Exception) -> None:

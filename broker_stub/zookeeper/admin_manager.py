@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -25,6 +24,7 @@ from kce.wire import (
     ErrorCode,
 )
 from kce.wire.configuration import ConfigError, check_topic_config
+from kce.wire.control import NO_TOPIC_ID
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import admin, client_configs, topic_plans
@@ -89,7 +89,8 @@ class ZkAdminManager:
                     metric_names.add(name)
                     new[topic.name] = planned
                     partitions += len(planned.assignment)
-                await trio.lowlevel.checkpoint()
+                if rest:  # after the last the write waits
+                    await trio.lowlevel.checkpoint()
             for topic_name, error in (await admin.write_topics(self._zk, list(new.values()))).items():
                 at = next(i for i in range(begin, len(results)) if results[i].name == topic_name)
                 results[at] = _refused(topic_name, error)
@@ -112,17 +113,16 @@ class ZkAdminManager:
             config, assignment = await self._plan(topic, brokers)
             taken.check(topic.name, assignment)
             _check_config(config, self._inherited())
-            result = CreatableTopicResult(
-                name=topic.name, num_partitions=len(assignment), replication_factor=len(assignment[0])
-            )
-            if permit is None:
-                return None, result
-            _check_quota(topic.name, len(assignment), permit)
+            if permit is not None:
+                _check_quota(topic.name, len(assignment), permit)
         except AdminError as e:
             return None, _refused(topic.name, e)
-        topic_id = self._zk.new_uuid() if self._ibp.supports_topic_ids else None
-        planned = admin.NewTopic(topic.name, assignment, config, topic_id)
-        return planned, result if topic_id is None else replace(result, topic_id=topic_id)
+        topic_id = self._zk.new_uuid() if permit is not None and self._ibp.supports_topic_ids else None
+        result = CreatableTopicResult(
+            name=topic.name, topic_id=topic_id or NO_TOPIC_ID, num_partitions=len(assignment),
+            replication_factor=len(assignment[0]),
+        )  # fmt: skip
+        return None if permit is None else admin.NewTopic(topic.name, assignment, config, topic_id), result
 
     async def _plan(
         self, topic: CreatableTopic, brokers: Mapping[int, str | None]
