@@ -1,6 +1,6 @@
 """A real broker and ours are asked the same, request by request, and have to answer the same.
 
-    python -m tests.interop.twins --seed 5 --steps 1000
+    python -m tests.interop.twins [--damaged] --seed 5 --steps 1000
 
 Answers are compared field by field: what is different for good (addresses, ids, times, texts of errors) is left out,
 names replace ids, and arrays have no order, which in Kafka is often that of a hash table.
