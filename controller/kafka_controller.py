@@ -158,8 +158,8 @@ class KafkaController(ControllerContender):
         known = self.context.leadership.get(partition)
         return NO_LEADER if known is None else known.leader_and_isr.leader
 
-    # responses of brokers (`request_batch.Responses`): called by the channels' tasks, they only enqueue (rule 3.41).
-    # Most change nothing, and every change of a leader has one from each broker
+    # responses of brokers (`request_batch.Responses`): called by the channels' tasks, they only enqueue (rule 3.41), or
+    # count what changes nothing: most answers, and every change of a leader has one from each broker
 
     def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None:
         if self.loop.is_idle and self._role.brokers.are_all_online(response, broker):

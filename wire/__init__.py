@@ -22,6 +22,7 @@ codec        the fast codec, generated from the Structs (codegen, layouts)
 shared_request  one control request for many brokers  columnar   control requests as flat arrays, and back
 payload      messages with parts that are not in memory
 single_fetch Fetch of a single topic, as followers in sync send it
+java_text    text that is not UTF-8, as Kafka reads it
 single_produce the response to a Produce request of one partition
 """
 

@@ -42,16 +42,7 @@ REFUSALS = (Refuse, struct.error, IndexError, ValueError, TypeError, AttributeEr
 
 def read_uvarint(frame: bytes, at: int) -> tuple[int, int]:
     """(value, next position) of a varint of at most five bytes and 32 bits."""
-    value = shift = 0
-    while True:
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 28:
-            raise Refuse
+    value, at = _up_to_35_bits(frame, at)
     if value > 0xFFFFFFFF:
         raise Refuse
     return value, at
@@ -59,17 +50,21 @@ def read_uvarint(frame: bytes, at: int) -> tuple[int, int]:
 
 def read_uvarint_like_kafka(frame: bytes, at: int) -> tuple[int, int]:
     """As an int of Java: the fifth byte may have more bits than fit."""
+    value, at = _up_to_35_bits(frame, at)
+    return (value + 2**31) % 2**32 - 2**31, at
+
+
+def _up_to_35_bits(frame: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = frame[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            break
+            return value, at
         shift += 7
         if shift > 28:
             raise Refuse
-    return (value + 2**31) % 2**32 - 2**31, at
 
 
 def _uvarint(value: int) -> bytes:

@@ -87,7 +87,7 @@ def decode_subscription_topics(data: bytes | memoryview) -> tuple[str, ...]:
     """What a coordinator reads of a subscription: its topics, in the layout of version 0. Raises DecodeError."""
     cls = ConsumerProtocolSubscription
     version = _encoded_version(cls, data)
-    try:
+    try:  # as Kafka reads it
         return finish(step_decoder_for(cls, 0, False, like_kafka=True)(bytes(data), _VERSION.size))[0].topics  # type: ignore[no-any-return]
     except REFUSALS:
         return _parse(cls, data, version, 0).topics

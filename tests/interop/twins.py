@@ -139,10 +139,7 @@ class Twin:
         """The answer; or "closed", or "no answer" after ``limit_s``, and then the next request has a new connection."""
         if self._stream is None:
             self._stream = await trio.open_tcp_stream(*self._address)
-        request = wire.encode_request(message, api_version=version, correlation_id=1, client_id="twin")
-        request = request.replace(BAD_TEXT.encode(), _NOT_UTF_8)
-        if self.damage is not None:
-            request = self.damage(request)
+        request = self.encoded(message, version)
         answer = _NO_ANSWER
         with trio.move_on_after(limit_s):
             try:
@@ -158,6 +155,12 @@ class Twin:
             answer = "closed"
         await self.disconnect()
         return answer
+
+    def encoded(self, message: wire.Message, version: int) -> bytes:
+        """As it is sent."""
+        request = wire.encode_request(message, api_version=version, correlation_id=1, client_id="twin")
+        request = request.replace(BAD_TEXT.encode(), _NOT_UTF_8)
+        return request if self.damage is None else self.damage(request)
 
     async def disconnect(self) -> None:
         if self._stream is not None:
@@ -437,17 +440,9 @@ async def run(
                 lines = "\n    ".join(found)
                 reports.append(
                     f"seed {seed}, step {step}: {request.api} {request.version} {text_of(request.body)}"
-                    f"{_as_damaged(both[1], request, damage)}\n    {lines}"
+                    f"\n    sent as {both[1].encoded(both[1].made(request.body), request.version).hex()}\n    {lines}"
                 )
     return reports
-
-
-def _as_damaged(twin: Twin, request: Asked, damage: Damage | None) -> str:
-    if damage is None:
-        return ""
-    message = twin.made(request.body)
-    sent = wire.encode_request(message, api_version=request.version, correlation_id=1, client_id="twin")
-    return f"\n    sent as {damage(sent).hex()}"
 
 
 def command(prog: str, description: str | None) -> argparse.ArgumentParser:
