@@ -10,7 +10,7 @@
     leader_selection  which replica leads next: pure
     brokers  topics  topic_deletion  isr_changes  controlled_shutdown  reassignment  replica_leader_election  features
                       one capability each, on the shared `runtime`
-    request_batch     the control requests of one step           channel_manager  one channel per broker, with retries
+    request_batch     the control requests of one step           channel_manager, channel   one per broker, with retries
     control_requests  how they are built                         encoded_states, known_replicas  for many partitions
     vectorised        the same with numpy, for very many
     metrics           under Kafka's names                        config           settings

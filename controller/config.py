@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kce.controller.channel_manager import ChannelConfig
+from kce.controller.channel import ChannelConfig
 from kce.controller.control_requests import BatchConfig
 from kce.wire.configuration import Properties
 from kce.wire.metadata_version import LATEST, MetadataVersion

@@ -187,6 +187,14 @@ class ControllerContext:
             self.assignments.pop(tp, None)
             self.leadership.pop(tp, None)
 
+    def forget_topic(self, topic: str) -> None:
+        """``remove_topic`` of one that was not there, with the states of its partitions and replicas."""
+        for tp in self.partitions_of(topic):
+            for broker in self.replicas(tp):
+                self.replica_states.put(broker, [tp], ReplicaState.NON_EXISTENT)
+            self.put_partition_state(tp, PartitionState.NON_EXISTENT)
+        self.remove_topic(topic)
+
     # replicas
 
     def is_replica_online(self, broker: BrokerId, tp: TopicPartition, *, include_shutting_down: bool = False) -> bool:

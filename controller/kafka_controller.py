@@ -1,7 +1,8 @@
 """The controller module of a node: it contends for the controller role, and takes requests whether it is active or not.
 
 The event loop's task runs everything, one event at a time. The order is always: decide, write to ZooKeeper under the
-controller epoch, update the context, send. `elector` has the election (section 2), `controller_role` what follows it.
+controller epoch, update the context, send; but topics that this node creates enter the context while they are written.
+`elector` has the election (section 2), `controller_role` what follows it.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class KafkaController(ControllerContender):
             ),
             replicas=ReplicaStateMachine(self.context, zk, batch()),
             put=self.loop.put,
+            is_idle=lambda: self.loop.is_idle,
             wait_for_features=wait_for_features,
         )
         self._gauges = KafkaControllerGauges(

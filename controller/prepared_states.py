@@ -32,6 +32,8 @@ class PreparedStates:
     def __init__(self, zk: KafkaZkClient) -> None:
         self._zk = zk
         self._creations: dict[Prepared, Creation] = {}
+        #: whose states are taken to be written
+        self.under_way: Creation | None = None
 
     def prepare(self, creation: Creation, choose: Choose, expected: EpochZkVersion) -> None:
         """Add a state for every partition of ``creation``, or none."""
@@ -58,7 +60,9 @@ class PreparedStates:
         creations = {tp: creation for tp in states if (creation := self._creations.get((topic_ids.get(tp.topic), tp)))}
         prepared = {tp: creation.states[tp.topic][tp] for tp, creation in creations.items()}
         created: dict[TopicPartition, StoreError | None] = {
-            tp: None for tp, state in prepared.items() if state == states[tp] and creations[tp].is_written
+            tp: None
+            for tp, state in prepared.items()
+            if state == states[tp] and (creations[tp].is_written or creations[tp] is self.under_way)
         }
         if rest := {tp: state for tp, state in states.items() if tp not in created}:
             created |= await create_partition_states(self._zk, rest, expected)

@@ -52,6 +52,8 @@ class ControllerRuntime:
     partitions: PartitionStateMachine
     replicas: ReplicaStateMachine
     put: Callable[[ControllerEvent], None]
+    #: whether an event would be processed at once
+    is_idle: Callable[[], bool]
     wait_for_features: WaitForFeatures
 
     @contextmanager

@@ -39,8 +39,8 @@ class Topics(CreationHandler):
         zk = self._runtime.zk
 
         def notified() -> None:
-            self._ahead.notified()
-            self._runtime.put(TopicsChanged())
+            if self._ahead.notified():
+                self._runtime.put(TopicsChanged())
 
         zk.register_child_handler(znodes.TOPICS, notified)
         zk.creation_handler = self
@@ -55,7 +55,10 @@ class Topics(CreationHandler):
         """This node is writing topics."""
         if self._is_known_ahead(creation):
             self._watch(creation.topics)
-            await self._ahead.read(creation)
+            is_early = self._runtime.is_idle() and not self._ahead.is_due and bool(creation.states)
+            if is_early:
+                self._runtime.put(TopicsChanged())
+            await self._ahead.read(creation, is_early=is_early)
 
     def _is_known_ahead(self, creation: Creation) -> bool:
         """Whether its topics can be created before they are read. Without a write there would be no event before the
@@ -78,11 +81,40 @@ class Topics(CreationHandler):
         if ahead is None:
             await self._compare()
         else:
-            written = await ahead.written()
-            if new := _valid(written.keys() - self._context.topics):
-                await self._add({topic: written[topic] for topic in sorted(new)})
+            if ahead.is_early and self._are_as_prepared(ahead.creation):
+                await self._add_while_written(ahead.creation)
+            else:
+                written = await ahead.written()
+                if new := _valid(written.keys() - self._context.topics):
+                    await self._add({topic: written[topic] for topic in sorted(new)})
             await self._compare(await ahead.read())
         prepared.forget(one for one in ended if not self._waits(*one))
+
+    def _are_as_prepared(self, creation: Creation) -> bool:
+        """Whether the topics are still to be created with these states."""
+        initial_state = self._runtime.partitions.initial_state
+        return self._is_known_ahead(creation) and all(
+            initial_state(tp, creation.topics[topic].partitions[tp.partition].replicas) == state
+            for topic, states in creation.states.items()
+            for tp, state in states.items()
+        )
+
+    async def _add_while_written(self, creation: Creation) -> None:
+        """Add topics before their write is answered. Brokers are told when it was done; if it was not, the topics are
+        forgotten."""
+        channels, prepared = self._runtime.channels, self._runtime.partitions.prepared
+        prepared.under_way = creation
+        channels.hold()
+        try:
+            await self._add({topic: creation.topics[topic] for topic in sorted(creation.topics)})
+            await creation.ended.wait()
+        finally:
+            prepared.under_way = None
+            channels.release(is_sent=creation.is_written)
+            if not creation.is_written:
+                log.info("topics %s were not written with their states", sorted(creation.topics))
+                for topic in creation.topics:
+                    self._context.forget_topic(topic)
 
     def _waits(self, topic_id: UUID | None, tp: TopicPartition) -> bool:
         """Whether the partition waits for a live replica."""

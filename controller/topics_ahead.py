@@ -8,6 +8,9 @@ ZooKeeper executes the requests of a session in order, and reports a change befo
 answer of such a read has all changes of /brokers/topics whose events come before it. It may lack those whose events
 come after it, and events are handled together if they wait together. The write itself, or a change before it, has an
 event before the answer. So the answer is not used if there was another one besides.
+
+A controller that has nothing else to do does not wait for the event. It makes the transitions and the requests while
+ZooKeeper writes, and uses the answer in any case, which has the change of the first event that comes before it.
 """
 
 from __future__ import annotations
@@ -31,10 +34,12 @@ TopicsRead = tuple[set[str], dict[str, TopicAssignment]]
 class Ahead:
     """A write, and the read behind it."""
 
-    def __init__(self, creation: Creation, events: int) -> None:
-        self._creation = creation
+    def __init__(self, creation: Creation, events: int, *, is_early: bool) -> None:
+        self.creation = creation
         #: those that waited when the read was sent, as one, and those since then
         self.events = events
+        #: handled without an event
+        self.is_early = is_early
         self.found: TopicsRead | None = None
         self.done = trio.Event()
 
@@ -42,8 +47,8 @@ class Ahead:
         """The new topics; none if the write may have failed, or there was another event."""
         if self.events > 1:
             return {}
-        await self._creation.ended.wait()
-        return self._creation.topics if self._creation.is_written else {}
+        await self.creation.ended.wait()
+        return self.creation.topics if self.creation.is_written else {}
 
     async def read(self) -> TopicsRead | None:
         """What was read, with the changes of all events until this was taken; None: read it now."""
@@ -58,7 +63,7 @@ class Ahead:
         if self.found is None:
             return False
         names, read = self.found
-        topics = self._creation.topics.values()
+        topics = self.creation.topics.values()
         return all(
             t.topic in names and t.topic in read and read[t.topic].topic_id == t.topic_id is not None for t in topics
         )
@@ -70,12 +75,17 @@ class TopicsAhead:
     def __init__(self, read: Callable[[Collection[str]], Awaitable[TopicsRead]]) -> None:
         self._read = read
         self._ahead: Ahead | None = None
+        #: the last that needs no event
+        self._early: Ahead | None = None
         #: an event waits to be handled
-        self._is_due = False
+        self.is_due = False
 
-    async def read(self, creation: Creation) -> None:
-        """Read the new topics. Call when the write was sent, and nothing since."""
-        ahead = self._ahead = Ahead(creation, int(self._is_due))
+    async def read(self, creation: Creation, *, is_early: bool = False) -> None:
+        """Read the new topics. Call when the write was sent, and nothing since.
+
+        ``is_early``: what is read is used in any case, without an event."""
+        ahead = self._ahead = Ahead(creation, int(self.is_due), is_early=is_early)
+        self._early = ahead if is_early else None
         try:
             ahead.found = await self._read(creation.topics)
         except (StoreError, SessionExpired):  # whoever needs it reads it again
@@ -83,17 +93,23 @@ class TopicsAhead:
         finally:
             ahead.done.set()
 
-    def notified(self) -> None:
-        """An event of /brokers/topics has come."""
-        self._is_due = True
+    def notified(self) -> bool:
+        """An event of /brokers/topics has come. Whether it must be handled: not if a read that is used in any case will
+        have its change."""
+        early = self._early
+        if early is not None and not early.events and not early.done.is_set():
+            early.events = 1
+            return False
+        self.is_due = True
         if self._ahead is not None:
             self._ahead.events += 1
+        return True
 
     def take(self) -> Ahead | None:
         """All events until now are handled with this."""
-        ahead, self._ahead, self._is_due = self._ahead, None, False
+        ahead, self._ahead, self.is_due = self._ahead, None, False
         return ahead
 
     def clear(self) -> None:
         """Forget the read: a later one is there, or nobody needs it."""
-        self._ahead = None
+        self._ahead = self._early = None

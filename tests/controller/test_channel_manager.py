@@ -1,4 +1,7 @@
-"""Channels to brokers (section 8c of docs/controller-semantics.md)."""
+"""Channels to brokers (section 8c of docs/controller-semantics.md).
+
+Covers: controller/channel.py.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.channel_manager import Channel, ChannelConfig
+from kce.controller.channel import Channel, ChannelConfig
 from kce.controller.config import ControllerConfig
-from kce.zookeeper.model import BrokerId, Endpoint
+from kce.zookeeper.model import BrokerEpoch, BrokerId, Endpoint
 from tests.connections import DirectConnection, TaskConnection
 from tests.controller.support import Sent, texts, world
 
@@ -77,6 +80,65 @@ async def test_a_broker_is_removed_when_its_connection_is_closed(autojump_clock:
         await controller.channels.remove_brokers([BrokerId(2)])
         assert closed == [True]
         assert not channel.queue  # rule 8.31
+
+
+async def test_what_is_held_is_sent_at_release(autojump_clock: MockClock) -> None:
+    """With the correlation ids that it then has."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        channels, brokers = controller.channels, [BrokerId(2), BrokerId(3)]
+        w.take()
+
+        def send() -> None:
+            for broker in brokers:
+                channels.send(broker, wire.StopReplicaRequest(controller_id=1), 3, None)
+            epochs = dict.fromkeys(brokers, BrokerEpoch(5))
+            channels.send_update_metadata(
+                epochs, wire.UpdateMetadataRequest(controller_id=1), 7, lambda broker: lambda response: None
+            )
+
+        send()
+        await w.settle()
+        taken = w.take()
+        plain = {broker: [s for s in taken if s.broker == broker] for broker in brokers}
+        channels.hold()
+        send()
+        channels.hold()  # what was held is dropped
+        send()
+        await w.settle()
+        assert w.take() == []
+        channels._channels[BrokerId(3)]._correlation_id += 1  # as after an attempt that failed
+        channels.release(is_sent=True)
+        await w.settle()
+        sent = w.take()
+        for broker in brokers:
+            of_broker = [s for s in sent if s.broker == broker]
+            assert [s.message for s in of_broker] == [s.message for s in plain[broker]]
+            last = plain[broker][-1].header.correlation_id + (broker == 3)
+            assert [s.header.correlation_id for s in of_broker] == [last + 1, last + 2]
+        channels.hold()
+        send()
+        channels.release(is_sent=False)
+        await w.settle()
+        assert w.take() == []
+        send()
+        await w.settle()
+        assert len(w.take()) == 4
+
+
+async def test_what_cannot_be_encoded_is_dropped_when_it_is_sent(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as w:
+        controller = await w.start_controller(1)
+        w.take()
+        controller.channels.hold()
+        controller.channels.send(BrokerId(2), wire.StopReplicaRequest(controller_id=1 << 40), 3, None)
+        assert "dropped" not in caplog.text
+        controller.channels.release(is_sent=True)
+        await w.settle()
+        assert "StopReplicaRequest to broker 2 is dropped" in caplog.text
+        assert w.take() == []
 
 
 async def test_resent_unchanged_until_answered(autojump_clock: MockClock) -> None:  # rules 8.31, 8.35

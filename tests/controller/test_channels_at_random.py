@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.channel_manager import Channel, ChannelConfig
+from kce.controller.channel import Channel, ChannelConfig
 from kce.wire.transport import ConnectionLost
 from kce.zookeeper.model import BrokerId, Endpoint
 from tests.connections import DirectConnection

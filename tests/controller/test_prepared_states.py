@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,8 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kce.controller.context import ControllerContext
 from kce.controller.prepared_states import MOST
-from kce.controller.states import PartitionState
+from kce.controller.states import PartitionState, ReplicaState
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import NewTopic
 from kce.zookeeper.client import CONTROLLER_EPOCH
@@ -21,11 +23,23 @@ from kce.zookeeper.model import (
     EpochZkVersion,
     LeaderAndIsr,
     Leadership,
+    PartitionReplica,
     ReplicaAssignment,
     TopicAssignment,
     TopicPartition,
 )
-from kce.zookeeper.store import Check, Create, Delete, MultiFailed, NodeExists, Op, OpResult, SetData, StoreError
+from kce.zookeeper.store import (
+    Check,
+    Create,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    Op,
+    OpResult,
+    SetData,
+    StoreError,
+    StoreUnavailable,
+)
 from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.controller.support import CountingController, FakeBroker, World, broker, leaderships_of, texts, world
 
@@ -73,6 +87,15 @@ class Writes:
         return len(self.controller._runtime.partitions.prepared._creations)
 
 
+def context_of(context: ControllerContext) -> dict[str, object]:
+    """Everything in it, to be compared later."""
+    everything = vars(context) | {
+        "replica_states": dict(context.replica_states),
+        "being_reassigned": set(context.being_reassigned),
+    }
+    return copy.deepcopy(everything)
+
+
 @pytest.fixture
 async def writes(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Writes]:
     async with world() as w:
@@ -112,6 +135,74 @@ async def test_a_broker_that_dies_meanwhile_is_not_elected(writes: Writes) -> No
     assert await writes.w.state("t", 0) == (3, 0, (3,))
     assert await writes.w.state("t", 1) == (3, 0, (3, 1))
     assert sorted(leaderships_of(writes.w.take(), T0)) == [(3, 0)]
+    assert writes.prepared == 0
+
+
+async def test_topics_are_created_while_they_are_written(writes: Writes) -> None:
+    """Brokers are told when the write is answered."""
+    w, context = writes.w, writes.controller.context
+    before: list[str] = []
+
+    async def under_way() -> None:
+        await w.settle()
+        assert context.partition_state(T0) is PartitionState.ONLINE
+        assert context.replica_states.of(PartitionReplica(T0, BrokerId(3))) is ReplicaState.ONLINE
+        before.extend(texts(w.take(), 3))
+
+    writes.before = under_way
+    assert await writes.create({0: (2, 3)}) == {}
+    assert before == []
+    sent = w.take()
+    assert texts(sent, 2) == ["LAI t-0:2@0[2, 3]new", "UMR alive=[1, 2, 3] t-0:2@0[2, 3]"]
+    assert texts(sent, 1) == ["UMR alive=[1, 2, 3] t-0:2@0[2, 3]"]
+
+
+async def test_a_broker_that_dies_while_topics_are_written_is_replaced_as_leader(writes: Writes) -> None:
+    async def dies() -> None:
+        await writes.w.settle()
+        await writes.w.stop_broker(2)
+        await writes.w.settle()
+
+    writes.before = dies
+    assert await writes.create({0: (2, 3)}) == {}
+    assert await writes.w.state("t") == (3, 1, (3,))
+    told = [text for text in texts(writes.w.take(), 3) if text.startswith("LAI")]
+    assert list(dict.fromkeys(told)) == ["LAI t-0:2@0[2, 3]new", "LAI t-0:3@1[3]"]
+
+
+async def test_topics_that_are_not_written_are_forgotten(writes: Writes) -> None:
+    w, context = writes.w, writes.controller.context
+    await w.create_topic("known", {0: [1, 2]})
+    w.take()
+    known = context_of(context)
+
+    async def fails() -> None:
+        await w.settle()
+        assert context.topics == {"known", "t"}
+        raise StoreUnavailable("the connection is lost")
+
+    writes.before = fails
+    with pytest.raises(StoreUnavailable):
+        await writes.create({0: (2, 3), 1: (3,)})
+    await w.settle()
+    assert context_of(context) == known
+    assert (w.take(), writes.prepared) == ([], 0)
+    assert await writes.create({0: (3, 2)}) == {}
+    assert "LAI t-0:3@0[3, 2]new" in texts(w.take(), 2)
+
+
+async def test_a_topic_that_somebody_else_writes_first_is_theirs(writes: Writes) -> None:
+    w = writes.w
+
+    async def somebody_else() -> None:
+        await w.settle()
+        await w.create_topic("t", {0: [3]})
+
+    writes.before = somebody_else
+    assert list(await writes.create({0: (1,), 1: (1,)})) == ["t"]
+    assert leaderships_of(w.take(), T0)[:1] == [(3, 0)]
+    assert writes.controller.context.topic_assignments("t") == {0: ReplicaAssignment((BrokerId(3),))}
+    assert writes.controller.context.replica_states.get(PartitionReplica(T0, BrokerId(1))) is None
     assert writes.prepared == 0
 
 
@@ -206,17 +297,15 @@ async def test_two_clients_create_a_topic_at_a_time(writes: Writes) -> None:
 
 
 async def test_those_of_a_write_that_is_under_way_are_kept(writes: Writes) -> None:
-    prepared = writes.controller._runtime.partitions.prepared
-
-    async def not_ended() -> None:
-        assert (list(prepared.ended()), writes.prepared) == ([], 1)
-
-    writes.before = writes.after = not_ended
-    assert await writes.create({0: (2, 3)}) == {}
     creation = Creation({"u": TopicAssignment("u", writes.w.new_uuid(), {0: ReplicaAssignment((BrokerId(2),))})})
     writes.node.zk.creation_handler.prepare(creation)
+    await writes.w.create_topic("foreign", {0: [2]})
+    await writes.w.settle()
+    assert writes.prepared == 1
     creation.ended.set()
-    assert list(prepared.ended()) == [(creation.topics["u"].topic_id, TopicPartition("u", 0))]
+    await writes.w.create_topic("other", {0: [2]})
+    await writes.w.settle()
+    assert writes.prepared == 0
 
 
 async def test_a_state_of_somebody_else_stays(writes: Writes) -> None:  # rule 6.8

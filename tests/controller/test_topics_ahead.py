@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from random import Random
 from uuid import UUID, uuid4
 
@@ -132,6 +133,25 @@ async def test_neither_is_used_after_a_second_event() -> None:
     await ahead.read(creation({"a": A, "b": B}))
     ahead.notified()
     assert await answer(ahead) == found
+
+
+async def test_the_event_of_an_early_read_needs_no_other() -> None:
+    reader = Reader(found := read({"a": A}))
+    ahead = TopicsAhead(reader)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(ahead.read, end(creation({"a": A})), is_early=True))
+        await trio.testing.wait_all_tasks_blocked()
+        taken = ahead.take()
+        assert taken is not None
+        assert [ahead.notified() for _ in range(2)] == [False, True]  # a second is of another change
+        assert ahead.is_due
+        reader.may_answer.set()
+        assert await taken.read() == found
+    assert ahead.notified()
+    await ahead.read(end(creation({"a": A})), is_early=True)
+    assert ahead.notified()  # it has been read
+    await ahead.read(creation({"a": A}))
+    assert ahead.notified()
 
 
 @pytest.mark.parametrize(
