@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from construct import Construct
 
-from kce.wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of
+from kce.wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, refuse, tags_of
 from kce.wire.layouts import decode_run, encode_run
 from kce.wire.primitives import (
     MAX_STRING_BYTES,
@@ -146,6 +146,7 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     s(f"{o}._unknown_tagged_fields = ()")
     if tags is not None:
         known = {tag: (name, _decoder(subcon, like_kafka=s.like_kafka)) for tag, (name, subcon) in tags.known.items()}
+        known |= dict.fromkeys(tags.other_versions, ("", refuse))
         with s.unless_null(True, "frame[at] == 0", "at += 1"):
             read_tags = "yield from read_tags_in_steps" if s.in_steps else "read_tags"
             s(f"tagged, unknown, at = {read_tags}(frame, at, {s.constant(known, 'known')}, left, {s.like_kafka})")

@@ -99,6 +99,11 @@ def numbers(code: str, count: int) -> struct.Struct:
     return found
 
 
+def refuse(frame: bytes, at: int, left: int) -> tuple[Any, int]:
+    """Decode what the version does not have."""
+    raise Refuse
+
+
 def read_tags(
     frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int, like_kafka: bool
 ) -> tuple[dict[str, Any], tuple[TaggedField, ...], int]:

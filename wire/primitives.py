@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from construct import Construct, ConstructError, Flag, Float64b, Int8sb, Int16sb, Int16ub, Int32sb, Int64sb, StreamError
@@ -270,14 +270,15 @@ class TaggedFields(Construct):
     """The tagged-field section of a flexible structure (KIP-482).
 
     Parses to {name: value} for known tags plus ``UNKNOWN`` for the others, and builds from the same. Tags ascend
-    strictly, and each field has exactly the announced size.
+    strictly, and each field has exactly the announced size. Tags of ``other_versions`` are refused, as by Kafka.
     """
 
     UNKNOWN = "unknown_tagged_fields"
 
-    def __init__(self, known: dict[int, tuple[str, Construct]]) -> None:
+    def __init__(self, known: dict[int, tuple[str, Construct]], other_versions: Collection[int] = ()) -> None:
         super().__init__()
         self.known = known
+        self.other_versions = other_versions
 
     def _parse(self, stream: io.BytesIO, context: Container, path: str) -> dict[str, Any]:
         count = UVARINT._parse(stream, context, path)
@@ -293,6 +294,8 @@ class TaggedFields(Construct):
                 raise Refused(errors.InvalidValue, f"tag {tag} follows tag {last}", path)
             last = tag
             data = take(stream, UVARINT._parse(stream, context, path), path)
+            if tag in self.other_versions:
+                raise Refused(errors.InvalidValue, f"tag {tag} is of another version", path)
             if tag not in self.known:
                 unknown.append(TaggedField(tag, data))
                 continue

@@ -276,7 +276,8 @@ def _build_struct(cls: type[Struct], version: int, flexible: bool) -> construct.
         else:
             subcons.append(f.name / subcon)
     if flexible:
-        subcons.append("tagged_fields" / TaggedFields(tagged))
+        other_versions = {f.tag for f in cls.__fields__ if f.tag is not None} - tagged.keys()
+        subcons.append("tagged_fields" / TaggedFields(tagged, other_versions))
     return AsStruct(construct.Struct(*subcons), cls, version)
 
 

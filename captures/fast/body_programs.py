@@ -18,7 +18,7 @@ from construct import Construct
 
 from kce.captures.exchanges.messages import BROKERS_TO_CONTROLLER
 from kce.wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
-from kce.wire.primitives import Array, Bytes, NullableStruct, String
+from kce.wire.primitives import Array, Bytes, NullableStruct, String, TaggedFields
 from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, message_class
 from kce.wire.schema import AsStruct, Message, struct_for
 
@@ -146,7 +146,7 @@ class Writer:
         self.values[[CLIENT_ID + 1, GROUP_ID + 1]] = -1
         self._within: dict[str, dict[str, int]] = {}  # what is noted in structures that are not on top
         self._counts_errors = False
-        self._tagged: list[tuple[int, dict[int, tuple[str, Construct]], dict[str, int]]] = []
+        self._tagged: list[tuple[int, TaggedFields, dict[str, int]]] = []
         self._joined = 0  # where a jump leads: what comes there is an instruction of its own
 
     def head(self, api: ApiKey, version: int, direction: Direction) -> None:
@@ -190,10 +190,13 @@ class Writer:
         while self._tagged:
             self._tag_programs(*self._tagged.pop())
 
-    def _tag_programs(self, at: int, known: dict[int, tuple[str, Construct]], noted: dict[str, int]) -> None:
+    def _tag_programs(self, at: int, tags: TaggedFields, noted: dict[str, int]) -> None:
         """A program for each known tag, and the list of them that the instruction at ``at`` asks for."""
         places = []
-        for tag, (name, construct) in known.items():
+        for tag in tags.other_versions:
+            places.append((TAG, tag, 0, len(self.code)))
+            self.emit(REFUSE)
+        for tag, (name, construct) in tags.known.items():
             places.append((TAG, tag, 0, len(self.code)))
             self._joined = len(self.code)
             self._value(name, construct, noted)
@@ -206,8 +209,8 @@ class Writer:
         tags = tags_of(construct)
         for name, part in _fields(construct):
             if tags is not None and part is tags:
-                if tags.known:
-                    self._tagged.append((len(self.code), tags.known, noted))
+                if tags.known or tags.other_versions:
+                    self._tagged.append((len(self.code), tags, noted))
                 self.emit(TAGS)
             else:
                 self._value(name, part, noted)

@@ -178,8 +178,8 @@ class _TextWriter(Writer):
             return False
         self._note(f.name for f in shown)
         self._struct(construct, self._columns)
-        for _, tagged, noted in self._tagged:
-            self._constructs |= tagged.values() if noted is self._columns else {}
+        for _, tags, noted in self._tagged:
+            self._constructs |= tags.known.values() if noted is self._columns else {}
         for f in shown:
             column, of_field = self._columns[f.name], self._constructs.get(f.name)
             code = None if of_field is None else code_of(of_field)

@@ -36,6 +36,26 @@ async def test_damaged_requests_are_answered_alike(tmp_path: Path, weights: Mapp
 
 
 @pytest.mark.slow
+async def test_tagged_fields_of_another_version_close_the_connection(tmp_path: Path) -> None:  # rule B1.35
+    of_partition = wire.FetchTopic(topic="t", partitions=(wire.FetchPartition(partition=0),))
+    of_body, in_partition = -1, -5
+    asked = [
+        (wire.FetchRequest(), 14, of_body, b"\1\1\0", "closed"),
+        (wire.FetchRequest(), 14, of_body, b"\1\2\0", ""),
+        (wire.UpdateMetadataRequest(), 7, of_body, b"\1\0\1\5", "closed"),
+        (wire.UpdateMetadataRequest(), 7, of_body, b"\1\1\1\5", ""),
+        (wire.FetchRequest(topics=(of_partition,)), 12, in_partition, b"\1\0\0", "closed"),
+        (wire.FetchRequest(topics=(of_partition,)), 12, in_partition, b"\1\1\0", ""),
+    ]
+    async with twins(tmp_path) as both:
+        for request, version, at, tags, expected in asked:
+            for twin in both:
+                twin.damage = lambda frame, at=at, tags=tags: frame[:at] + tags + frame[at:][1:]  # type: ignore[misc]
+                answer = await twin.ask(request, version)
+                assert answer == expected if expected else isinstance(answer, wire.Message), (twin.name, request, tags)
+
+
+@pytest.mark.slow
 async def test_whole_configurations_are_described_alike(tmp_path: Path) -> None:  # rules B7.25, B7.26
     """All settings of a topic and of a broker with their synonyms, but for what differs in the files of both."""
     resources = tuple(

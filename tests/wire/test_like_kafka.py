@@ -53,6 +53,25 @@ def fetch(tags: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
+    ("message", "version", "tag"),
+    [(wire.FetchRequest(), 12, 1), (wire.FetchRequest(), 14, 1), (wire.UpdateMetadataRequest(), 7, 0)],
+)
+def test_tags_of_another_version_are_refused(message: wire.Message, version: int, tag: int) -> None:
+    """Of this one, or of none, they are not. That Kafka does so is in tests/interop/test_twins.py."""
+
+    def tagged(version: int, tag: int) -> bytes:
+        return request(message, version)[:-1] + bytes((1, tag, 1, 0))
+
+    with pytest.raises(wire.DecodeError, match=f"tag {tag} is of another version"):
+        wire.decode_request(tagged(version, tag))
+    for read_frame in (read, lambda frame: finish(wire.decode_request_in_steps(frame))):
+        with pytest.raises(wire.DecodeError):
+            read_frame(tagged(version, tag))
+    unknown = wire.decode_request(tagged(version, 9))[1]._unknown_tagged_fields
+    assert unknown == (wire.TaggedField(9, b"\0"),)
+
+
+@pytest.mark.parametrize(
     ("tags", "cluster_id", "unknown"),
     [
         (b"\2\x09\1a\x08\1b", None, (wire.TaggedField(9, b"a"), wire.TaggedField(8, b"b"))),

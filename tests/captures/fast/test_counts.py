@@ -104,3 +104,15 @@ def test_the_command(monkeypatch, capsys):
     cli.decode.main([path, "--summary"], standalone_mode=False)
     assert capsys.readouterr().out == expected
     assert taken == [1]
+
+
+def test_tags_of_another_version_are_refused():
+    fetch = wire.FetchRequest, wire.FetchResponse, 14
+    update = wire.UpdateMetadataRequest, wire.UpdateMetadataResponse, 7
+    turns = []
+    for (asks, answers, version), tag in ((fetch, 1), (fetch, 9), (update, 0), (update, 9)):
+        request = asks()
+        object.__setattr__(request, "_unknown_tagged_fields", (wire.TaggedField(tag, b"\0"),))
+        turns.append((request, answers(), version))
+    lines, _ = check(dialogue(*turns))
+    assert ", 2 not decoded" in lines[0]
