@@ -117,10 +117,10 @@ def markers_not_sent_after_a_failover(patch: Patch) -> None:
 
 #: each with a seed that found it, which is tried first
 BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
-    (coordinators_answer_before_replication, 17), (generations_not_checked, 12),
-    (the_end_of_the_log_not_loaded, 7), (members_share_an_assignment, 0),
-    (uncommitted_records_read, 57), (aborted_transactions_not_named, 17), (offsets_of_transactions_forgotten, 12),
+    (coordinators_answer_before_replication, 17), (generations_not_checked, 13),
+    (the_end_of_the_log_not_loaded, 6), (members_share_an_assignment, 0),
+    (uncommitted_records_read, 9), (aborted_transactions_not_named, 17), (offsets_of_transactions_forgotten, 7),
     (offsets_loaded_without_transactions, 17), (unstable_offsets_answered, 75),
-    (groups_kept_when_their_partition_moves, 111), (older_producer_epochs_heard, 12),
-    (markers_not_sent_after_a_failover, 157),
+    (groups_kept_when_their_partition_moves, 155), (older_producer_epochs_heard, 35),
+    (markers_not_sent_after_a_failover, 207),
 )  # fmt: skip

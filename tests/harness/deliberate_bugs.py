@@ -230,7 +230,7 @@ def timeouts_unanswered(patch: Patch) -> None:
 
 #: each with a seed that found it, which is tried first
 BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
-    (no_broker_epoch_check, 2), (no_controller_epoch_check, 30), (leader_epoch_not_raised, 0),
+    (no_broker_epoch_check, 72), (no_controller_epoch_check, 30), (leader_epoch_not_raised, 0),
     (dead_leader_elected, 0), (sent_without_being_persisted, 0), (new_partitions_not_persisted, 0),
     (isr_not_persisted, 0), (broker_outside_the_assignment_in_the_isr, 0), (stale_version_is_success, 0),
     (deaths_not_noticed, 4), (returns_not_noticed, 0), (controller_epoch_not_raised, 0), (metadata_not_updated, 0),
