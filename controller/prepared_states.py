@@ -69,7 +69,8 @@ class PreparedStates:
             if replaced := await self._only_prepared(prepared, created):
                 await self._zk.delete(list(map(partition_state_path, replaced)), expected)
                 created |= await create_partition_states(self._zk, {tp: states[tp] for tp in replaced}, expected)
-        self.forget([(topic_ids.get(tp.topic), tp) for tp, error in created.items() if error is None])
+        done = [tp for tp, error in created.items() if error is None]
+        self.forget([(topic_ids.get(tp.topic), tp) for tp in done if tp not in creations or creations[tp].is_written])
         return created
 
     async def _only_prepared(

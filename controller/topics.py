@@ -83,6 +83,7 @@ class Topics(CreationHandler):
         else:
             if ahead.is_early and self._are_as_prepared(ahead.creation):
                 await self._add_while_written(ahead.creation)
+                ended = prepared.ended()
             else:
                 written = await ahead.written()
                 if new := _valid(written.keys() - self._context.topics):

@@ -191,6 +191,24 @@ async def test_topics_that_are_not_written_are_forgotten(writes: Writes) -> None
     assert "LAI t-0:3@0[3, 2]new" in texts(w.take(), 2)
 
 
+async def test_a_write_whose_answer_is_lost_is_read(writes: Writes) -> None:
+    """The topics are forgotten, found, and created with the states that were written after all."""
+    w = writes.w
+
+    async def is_lost() -> None:
+        raise StoreUnavailable("the connection is lost")
+
+    writes.after = is_lost
+    with pytest.raises(StoreUnavailable):
+        await writes.create({0: (2, 3), 1: (3,)})
+    await w.settle()
+    assert writes.controller.context.partition_state(T0) is PartitionState.ONLINE
+    assert await w.state("t", 0) == (2, 0, (2, 3))
+    assert await w.state("t", 1) == (3, 0, (3,))
+    assert "LAI t-0:2@0[2, 3]new" in texts(w.take(), 2)
+    assert writes.prepared == 0
+
+
 async def test_a_topic_that_somebody_else_writes_first_is_theirs(writes: Writes) -> None:
     w = writes.w
 
