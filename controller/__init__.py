@@ -15,6 +15,8 @@
     vectorised        the same with numpy, for very many
     metrics           under Kafka's names                        config           settings
 
-The order is always: decide, write to ZooKeeper under the controller epoch, update the context, send. This package knows
-no broker: it is given a function that dials one, and the node's own broker submits requests through `KafkaController`.
+The order is always: decide, write to ZooKeeper under the controller epoch, update the context, send. Only new topics of
+the controller's own node enter the context while they are written (`topics`), and are sent afterwards. This package
+knows no broker: it is given a function that dials one, and the node's own broker submits requests through
+`KafkaController`.
 """

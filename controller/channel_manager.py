@@ -115,9 +115,10 @@ class ChannelManager(Outbox):
 
     def release(self, *, is_sent: bool) -> None:
         """Enqueue what was held, or drop it."""
-        held, self._held = self._held, None
-        for _, enqueue in held or () if is_sent else ():
-            enqueue()
+        held, self._held = self._held or [], None
+        if is_sent:
+            for _, enqueue in held:
+                enqueue()
 
     def _enqueue(
         self,

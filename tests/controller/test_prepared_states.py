@@ -317,10 +317,12 @@ async def test_two_clients_create_a_topic_at_a_time(writes: Writes) -> None:
 async def test_those_of_a_write_that_is_under_way_are_kept(writes: Writes) -> None:
     creation = Creation({"u": TopicAssignment("u", writes.w.new_uuid(), {0: ReplicaAssignment((BrokerId(2),))})})
     writes.node.zk.creation_handler.prepare(creation)
+    prepared = writes.controller._runtime.partitions.prepared
     await writes.w.create_topic("foreign", {0: [2]})
     await writes.w.settle()
-    assert writes.prepared == 1
+    assert (list(prepared.ended()), writes.prepared) == ([], 1)
     creation.ended.set()
+    assert list(prepared.ended()) == [(creation.topics["u"].topic_id, TopicPartition("u", 0))]
     await writes.w.create_topic("other", {0: [2]})
     await writes.w.settle()
     assert writes.prepared == 0

@@ -6,6 +6,7 @@ Covers: tests/interop/random_requests.py, tests/interop/damage.py, tests/interop
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ async def test_damaged_requests_are_answered_alike(tmp_path: Path, weights: Mapp
     assert not reports, "\n".join(reports)
 
 
+def _with_tags(frame: bytes, at: int, tags: bytes) -> bytes:
+    """``tags`` instead of none."""
+    return frame[:at] + tags + frame[at:][1:]
+
+
 @pytest.mark.slow
 async def test_tagged_fields_of_another_version_close_the_connection(tmp_path: Path) -> None:  # rule B1.35
     of_partition = wire.FetchTopic(topic="t", partitions=(wire.FetchPartition(partition=0),))
@@ -50,7 +56,7 @@ async def test_tagged_fields_of_another_version_close_the_connection(tmp_path: P
     async with twins(tmp_path) as both:
         for request, version, at, tags, expected in asked:
             for twin in both:
-                twin.damage = lambda frame, at=at, tags=tags: frame[:at] + tags + frame[at:][1:]  # type: ignore[misc]
+                twin.damage = partial(_with_tags, at=at, tags=tags)
                 answer = await twin.ask(request, version)
                 assert answer == expected if expected else isinstance(answer, wire.Message), (twin.name, request, tags)
 
