@@ -29,7 +29,7 @@ from kce.captures.spark.compare import Comparison, compare
 from kce.captures.spark.exports import check_report, write_report
 from kce.captures.spark.incidents import incidents
 from kce.captures.spark.schemas import spark_schema
-from kce.captures.spark.session import is_submitted, local_session
+from kce.captures.spark.session import is_submitted, lengthen, local_session
 from kce.captures.spark.source import register
 from kce.captures.spark.tables import check_folder, write_tables
 from kce.captures.tables.rows import DECODED
@@ -120,14 +120,7 @@ def analyze(
         if decoding is not None and for_sail:
             found = _on_sail(job, decoding)
         if found is None:
-            if spark is None:
-                progress("starting Spark")
-                spark = stack.enter_context(local_session(event_log, brief=job.is_small, master=master))
-            progress("reading and reassembling")
-            try:
-                found = job.run(_Spark(job, spark, None if decoding is None else decoding.result()))
-            except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
-                raise CaptureError(f"Spark failed: {_reason(str(e)) or type(e).__name__}") from e
+            found = _on_spark(job, decoding, spark, event_log=event_log, master=master)
     if report is not None:
         progress("writing the report")
         write_report(found, report, form)
@@ -207,6 +200,35 @@ def _on_sail(job: _Job, decoding: Future[pa.Table | None]) -> findings.Findings 
         return None
 
 
+def _on_spark(
+    job: _Job, decoding: Future[pa.Table | None] | None, given: SparkSession | None, *,
+    event_log: str | os.PathLike[str] | None, master: str | None,
+) -> findings.Findings:  # fmt: skip
+    """Raises CaptureError."""
+    is_small, spark = job.is_small, given
+    if decoding is not None and decoding.done():
+        is_small = is_small and _few(decoding) is not None
+    if spark is None:
+        job.progress("starting Spark")
+        spark = job.stack.enter_context(local_session(event_log, brief=is_small, master=master))
+    job.progress("reading and reassembling")
+    table = None if decoding is None else _few(decoding)
+    if is_small and decoding is not None and table is None:
+        is_small = False
+        if given is None:
+            lengthen(spark)
+    try:
+        return job.run(_Spark(job, spark, table, is_small=is_small))
+    except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
+        raise CaptureError(f"Spark failed: {_reason(str(e)) or type(e).__name__}") from e
+
+
+def _few(decoding: Future[pa.Table | None]) -> pa.Table | None:
+    """The rows, if one task of Spark can analyse them in reasonable time."""
+    table = decoding.result()
+    return table if table is not None and small.is_for_one_task(table) else None
+
+
 class _Engine(Protocol):
     """What runs the queries, on rows that are decoded there."""
 
@@ -235,10 +257,10 @@ class _Sail:
 class _Spark:
     has_tasks = True
 
-    def __init__(self, job: _Job, session: SparkSession, table: pa.Table | None) -> None:
+    def __init__(self, job: _Job, session: SparkSession, table: pa.Table | None, *, is_small: bool) -> None:
         self.session, self.table = session, table
-        self._is_small, self._stack = job.is_small, job.stack
-        self.is_long = not job.is_small
+        self._is_small, self._stack = is_small, job.stack
+        self.is_long = not is_small
         if table is not None:
             self.decoded = session.createDataFrame(table, spark_schema(DECODED))
             return
@@ -291,15 +313,16 @@ class _Job:
         endpoints = engine.keep(reassembly.endpoints(engine.decoded))
         decoded = self._in_span(engine.decoded)
         with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-            exchanges, partitions, live_brokers, connections = pool.map(
+            exchanges, live_brokers, connections = pool.map(
                 engine.keep,
                 (
                     reassembly.at_listeners(reassembly.exchanges(decoded), endpoints, self.ports),
-                    reassembly.at_listeners(reassembly.partitions(decoded), endpoints, self.ports),
                     reassembly.live_brokers(decoded),
                     reassembly.connections(decoded),
                 ),
             )
+        # to make these rows again takes less time than to keep a million
+        partitions = reassembly.at_listeners(reassembly.partitions(decoded), endpoints, self.ports)
         frames = inputs.frames(exchanges, partitions, live_brokers, connections, engine.keep, is_long=engine.is_long)
         wanted = {name: analysis for name, analysis in ANALYSES.items() if name in self.only}
         queries = {name: analysis.run for name, analysis in wanted.items()}

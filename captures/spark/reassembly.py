@@ -87,8 +87,9 @@ def decode(
 
 def exchanges(decoded: DataFrame) -> DataFrame:
     """EXCHANGES, with ``content``, a hash of the contents of control requests, and what DECODED adds."""
-    states = f.transform("states", lambda state: state.dropFields("error_code", "error"))
-    contents = f.xxhash64("api_key", states, "live_brokers")
+    # field by field: Spark compiles no lambdas
+    states = [f.col(f"states.{c.name}") for c in PARTITION_STATE if c.name not in {"error_code", "error"}]
+    contents = f.xxhash64("api_key", *states, "live_brokers")
     return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull()).select(
         *(c.name for c in EXCHANGES.columns),
         f.when(f.col("is_control") & f.col("request_error").isNull(), contents).alias("content"),

@@ -10,6 +10,7 @@ What Sail 0.7 does otherwise than Spark, so that queries avoid it (tests run eac
 - ``getField`` of an array of structs fails: ``common.each_field``
 - ``f.when(condition, column)`` of a struct makes it null, but not its fields: make the struct there
 - a lambda over structs fails if one of their fields cannot be null: ``count``, ``isNotNull``
+- an inner join after one by ``eqNullSafe`` loses the rows whose keys are null: that one comes last
 - there is no ``session_window``
 """
 
@@ -45,6 +46,9 @@ MAX_BYTES = 6 * 1024**3
 
 #: Maximum bytes of rows that are sent at once; pyspark sends messages of up to 128 MiB.
 MAX_SENT_BYTES = 64 * 1024**2
+
+#: Maximum rows of a batch: a message has at least one.
+_MAX_SENT_ROWS = 16_384
 
 #: More would not help, and each takes address space.
 MAX_THREADS = 8
@@ -83,6 +87,7 @@ def sail_session() -> Iterator[SparkSession]:
     with _server() as port:
         channel = DefaultChannelBuilder(f"sc://127.0.0.1:{port}")
         channel.setChannelOption("grpc.enable_http_proxy", 0)
+        channel.setChannelOption("grpc.max_receive_message_length", -1)  # a batch of exploded rows is one message
         try:
             spark = ConnectSession.builder.channelBuilder(channel).create()
             with contextlib.closing(spark.client) as client:
@@ -154,7 +159,7 @@ def _parts(table: pa.Table) -> Iterator[pa.Table]:
     """Its batches, as many at once as can be sent."""
     part: list[pa.RecordBatch] = []
     size = 0
-    for batch in table.to_batches():
+    for batch in table.to_batches(max_chunksize=_MAX_SENT_ROWS):
         if part and size + batch.nbytes > MAX_SENT_BYTES:
             yield pa.Table.from_batches(part)
             part, size = [], 0

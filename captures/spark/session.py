@@ -100,9 +100,7 @@ def local_session(
                 "spark.driver.extraJavaOptions",
                 f"-Dlog4j2.configurationFile={log4j.as_uri()} {jvm}",
             )
-            .config("spark.sql.codegen.wholeStage", str(not brief).lower())
-            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN" if brief else "FALLBACK")
-            .config("spark.sql.adaptive.enabled", str(not brief).lower())
+            .config(map=_planning(brief=brief, is_local=is_local))
             .config("spark.local.dir", folder)
             .config("spark.sql.warehouse.dir", Path(folder, "warehouse").as_uri())
             .config("spark.sql.session.timeZone", "UTC")
@@ -111,9 +109,6 @@ def local_session(
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
             .config("spark.sql.execution.arrow.maxBytesPerBatch", str(16 * 1024 * 1024))
         )
-        if brief or is_local:
-            # of little data, a second partition costs more than it gains
-            builder = builder.config("spark.sql.shuffle.partitions", "1" if brief else str(os.cpu_count() or 1))
         if brief:
             builder = builder.config("spark.executor.extraJavaOptions", BRIEF_JVM)
             # each sort and each aggregation takes a page, by default of 8 MB or more, for few rows
@@ -146,6 +141,24 @@ def local_session(
             yield spark
         finally:
             spark.stop()
+
+
+def _planning(*, brief: bool, is_local: bool) -> dict[str, Any]:
+    """Settings of queries; they can be changed while a session runs."""
+    # of little data, a second partition costs more than it gains
+    partitions = 1 if brief else os.cpu_count() or 1
+    return {
+        "spark.sql.codegen.wholeStage": str(not brief).lower(),
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN" if brief else "FALLBACK",
+        "spark.sql.adaptive.enabled": str(not brief).lower(),
+        **({"spark.sql.shuffle.partitions": str(partitions)} if brief or is_local else {}),
+    }
+
+
+def lengthen(spark: SparkSession) -> None:
+    """Have a brief session of this machine, which gets more data than was thought, plan its queries for that."""
+    for name, value in _planning(brief=False, is_local=True).items():
+        spark.conf.set(name, value)
 
 
 def unix_sockets(folder: str) -> dict[str, Any]:

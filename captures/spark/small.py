@@ -18,8 +18,10 @@ from kce.captures.tables.tabulate import Evidence
 MAX_BYTES = 1024 * 1024 * 1024
 #: Maximum bytes of decoded rows, which are kept: some 500,000 requests. Analyses need a multiple of that.
 MAX_DECODED_BYTES = 192 * 1024 * 1024
-#: Maximum bytes of partition states among them, of which analyses make rows: some 500,000.
-MAX_STATES_BYTES = 48 * 1024 * 1024
+#: Maximum bytes of partition states among them, of which analyses make rows: some 1,000,000.
+MAX_STATES_BYTES = 128 * 1024 * 1024
+#: The same for one task of Spark, which takes ten times as long for a row as Sail: some 100,000.
+_STATES_BYTES_OF_ONE_TASK = 12 * 1024 * 1024
 
 
 def decode(paths: Sequence[str], *, evidence: Evidence = "none", ports: Collection[int] = ()) -> pa.Table | None:
@@ -33,6 +35,11 @@ def decode(paths: Sequence[str], *, evidence: Evidence = "none", ports: Collecti
         if size > MAX_DECODED_BYTES or of_states > MAX_STATES_BYTES:
             return None
     return pa.Table.from_batches(rows, DECODED.schema)
+
+
+def is_for_one_task(table: pa.Table) -> bool:
+    """Whether Spark is to analyse these rows in one task, without compiling queries."""
+    return bool(table.column("states").nbytes <= _STATES_BYTES_OF_ONE_TASK)
 
 
 def _decoded(captures: Sequence[File], evidence: Evidence, ports: Collection[int]) -> Iterator[pa.RecordBatch]:

@@ -118,7 +118,7 @@ def analyze(
     """Analyse captures: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
 
     FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files. Spark
-    analyses more than 1 GB, and more than some 500,000 requests or partition states; it needs Java.
+    analyses more than 1 GB, and more than some 500,000 requests or a million partition states; it needs Java.
     """
     if comparing and (len(files) != 2 or out is not None or event_log is not None or form == "parquet"):
         raise click.UsageError("--compare takes two FILES, and neither --out, --event-log nor --format parquet")

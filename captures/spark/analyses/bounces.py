@@ -102,7 +102,9 @@ def _down_at_first(named: DataFrame, states: DataFrame) -> DataFrame:
     """Brokers that have replicas, that were not alive when the capture began, and were later."""
     key = (*_RECEIVER, "broker_id")
     has_replicas = (
-        states.select(*_RECEIVER, "time", f.explode("replicas").alias("broker_id"))
+        states.groupBy(*_RECEIVER, "replicas")  # of which there are few
+        .agg(f.min("time").alias("time"))
+        .select(*_RECEIVER, "time", f.explode("replicas").alias("broker_id"))
         .groupBy(*key)
         .agg(f.min("time").alias("replica_time"))
     )

@@ -22,13 +22,16 @@ def accepted_states(partitions: DataFrame) -> DataFrame:
     ``incarnation`` counts the deletions, which leader -2 announces (rule 8.9).
     """
     refused = f.coalesce(f.col("response_error_code").isin(*STALE), f.lit(False))
+    accepted = partitions.where(f.col("leader").isNotNull() & ~refused)
+    without_id = accepted.where("topic_id is null").select("topic").distinct()
+    with_ids = accepted.join(without_id, "topic", "left_anti").withColumn("incarnation", f.lit(0))
     # requests are ordered for each broker alone (rule 8.11): one broker may still get states of a topic that another
     # broker has already deleted
     so_far = Window.partitionBy("topic", "partition", "server", "server_port").orderBy("time", "packet")
     deleted = f.col("leader") == LEADER_DURING_DELETE
     deletions_before = f.sum(deleted.cast("int")).over(so_far) - deleted.cast("int")
-    return (
-        partitions.where(f.col("leader").isNotNull() & ~refused)
+    return with_ids.unionByName(
+        accepted.join(without_id, "topic", "left_semi")
         .withColumn("topic_id", f.coalesce("topic_id", f.last("topic_id", ignorenulls=True).over(so_far)))
         .withColumn("incarnation", f.when(f.col("topic_id").isNull(), deletions_before).otherwise(0))
     )
@@ -77,7 +80,15 @@ def state_versions(states: DataFrame) -> DataFrame:
 
 def topic_names(partitions: DataFrame) -> DataFrame:
     """(topic_id, topic_name) of the topics with an id that control requests name."""
-    return partitions.where("topic_id is not null").groupBy("topic_id").agg(f.first("topic").alias("topic_name"))
+    named = partitions.where("topic_id is not null").select("topic_id", "topic").distinct()  # by hash, without a sort
+    return named.groupBy("topic_id").agg(f.first("topic").alias("topic_name"))
+
+
+def of_those(frame: DataFrame, those: DataFrame, *keys: str, are_in: bool = True) -> DataFrame:
+    """The rows of ``frame`` whose ``keys``, which may be null, are in ``those``, or are not."""
+    known = those.select(*(f.col(key).alias(f"{key}_known") for key in keys))
+    same = [f.col(key).eqNullSafe(f.col(f"{key}_known")) for key in keys]
+    return frame.join(known, same, "left_semi" if are_in else "left_anti")
 
 
 def with_shutdowns(brokers: DataFrame, exchanges: DataFrame, *, since: str, until: str) -> DataFrame:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, evidence, numbered, span
+from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, evidence, numbered, of_those, span
 from kce.captures.spark.analyses.words import MOST, count, evidence_of, evidence_of_all, listed, packets
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
@@ -32,16 +32,13 @@ TABLE = Table(
 def run(of: Frames) -> DataFrame:
     keys = (*PARTITION_KEY, "leader_epoch")
     states = of.states.where(f.col("leader") != LEADER_DURING_DELETE)
+    leaders = states.groupBy(*keys).agg(f.min("leader").alias("lowest"), f.max("leader").alias("highest"))
+    states = of_those(states, leaders.where("lowest < highest"), *keys)
     by = {
         "in_leader_and_isr": f.collect_set(f.when(f.col("api_key") == LEADER_AND_ISR, f.col("leader"))),
         "in_update_metadata": f.collect_set(f.when(f.col("api_key") == UPDATE_METADATA, f.col("leader"))),
     }
-    counted = (
-        numbered(states, *keys)
-        .groupBy(*keys)
-        .agg(f.count_distinct("leader").alias("leaders"), *(c.alias(n) for n, c in by.items()), *span(), *evidence())
-        .where("leaders > 1")
-    )
+    counted = numbered(states, *keys).groupBy(*keys).agg(*(c.alias(n) for n, c in by.items()), *span(), *evidence())
     return as_table(TABLE, counted).orderBy("first_time", "topic", "partition")
 
 

@@ -23,7 +23,7 @@ from kce.captures.spark.analyses.analysis import (
     Section,
     Shown,
 )
-from kce.captures.spark.analyses.common import as_table, milliseconds
+from kce.captures.spark.analyses.common import as_table, milliseconds, of_those
 from kce.captures.spark.analyses.running import LAST, with_running
 from kce.captures.spark.analyses.words import (
     MISSING,
@@ -86,10 +86,11 @@ NEWS = Table(
 
 
 def news(of: Frames) -> DataFrame:
-    """What a controller repeats after its election is no news."""
+    """What a controller repeats after its election is no news. Only of leaders that others made way for."""
     key = ("topic", "topic_id", "partition", "incarnation", "leader", "leader_epoch")
+    moved = of.moves.where("to_leader is not null").withColumnRenamed("to_leader", "leader")
     told = (
-        of.states.where("leader >= 0")
+        of_those(of.states.where("leader >= 0"), moved, "topic", "topic_id", "partition", "leader")
         .groupBy(*key, "api", "server", "server_port", "broker_id")
         .agg(f.min(f.struct("time", "packet", "file")).alias("first"))
         .select("*", "first.*", f.min("first.time").over(Window.partitionBy(*key)).alias("began"))

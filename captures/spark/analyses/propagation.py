@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, milliseconds
-from kce.captures.spark.analyses.running import LOWEST, with_running
 from kce.captures.spark.analyses.words import MISSING, duration, evidence_of, lacks_controls, packets
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
@@ -39,29 +38,31 @@ _WORTH_MS = 1
 
 
 def run(of: Frames) -> DataFrame:
-    key = (*PARTITION_KEY, "leader_epoch")
-    first = Window.partitionBy(*key, "server", "server_port").orderBy("time", "packet")
-    earlier = Window.partitionBy(*PARTITION_KEY).orderBy("leader_epoch").rangeBetween(Window.unboundedPreceding, -1)
-    of_epoch = Window.partitionBy(*key)
-    states = with_running(
-        _of_rightful_controllers(of), LOWEST, f.col("time"), "opened",
-        keys=["server", "server_port", "connection"], order=["time", "packet"], is_long=of.is_long,
-    )  # fmt: skip
-    arrived = (
-        states.withColumns(
-            {
-                "former": f.last("leader").over(earlier),
-                "began": f.min("time").over(of_epoch),
-                "version": f.min("partition_epoch").over(of_epoch),
-            }
+    key, receiver = (*PARTITION_KEY, "leader_epoch"), ("server", "server_port")
+    states = _of_rightful_controllers(of)
+    before = Window.partitionBy(*PARTITION_KEY).orderBy("leader_epoch")
+    begun = (
+        states.groupBy(*key)
+        .agg(
+            f.min("time").alias("began"),
+            f.max("leader").alias("leader"),
+            f.coalesce(f.min("partition_epoch"), f.lit(0)).alias("version"),
         )
-        .where(f.col("api_key") == UPDATE_METADATA)
+        .withColumn("former", f.lag("leader").over(before))
+        # an epoch may have the leader of the one before, and the first one in the capture is new if the partition is
+        .where("former != leader or (former is null and version = 0)")
+        .select(*(f.col(name).alias(f"{name}_begun") for name in key), "began")
+    )
+    opened = states.groupBy(*receiver, "connection").agg(f.min("time").alias("opened"))
+    first = Window.partitionBy(*key, *receiver).orderBy("time", "packet")
+    arrived = (
+        states.where(f.col("api_key") == UPDATE_METADATA)
+        .join(f.broadcast(opened), [*receiver, "connection"])
+        .join(begun, [f.col(name).eqNullSafe(f.col(f"{name}_begun")) for name in key])
         .withColumn("rank", f.row_number().over(first))
         .where("rank = 1 and began >= opened")
-        # an epoch may have the leader of the one before, and the first one in the capture is new if the partition is
-        .where("former != leader or (former is null and coalesce(version, 0) = 0)")
         .withColumn("lag_ms", milliseconds("began", "time"))
-    )
+    )  # fmt: skip
     slowest = f.min(f.struct((-f.col("lag_ms")).alias("less"), "time", "packet", "file"))
     shares = f.percentile("lag_ms", f.array(f.lit(0.5), f.lit(0.99)))
     measured = (

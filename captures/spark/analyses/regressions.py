@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, as_table
+from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, as_table, of_those
 from kce.captures.spark.analyses.running import HIGHEST, with_running
 from kce.captures.spark.analyses.words import MOST, count, first_places, some
 from kce.captures.tables.rows import BROKER_TEXT, FILE, TIME_COLUMN, Column, Table
@@ -73,12 +73,16 @@ def _controller_epochs(controls: DataFrame, *, is_long: bool) -> DataFrame:
 
 
 def _leader_epochs(states: DataFrame) -> DataFrame:
-    received = Window.partitionBy("server", "server_port", *PARTITION_KEY).orderBy("time", "packet")
-    before = received.rowsBetween(Window.unboundedPreceding, -1)
-    return (
+    keys = ("server", "server_port", *PARTITION_KEY)
+    before = Window.partitionBy(*keys).orderBy("time", "packet").rowsBetween(Window.unboundedPreceding, -1)
+    answered = (
         states.where((f.col("leader") != LEADER_DURING_DELETE) & (f.col("leader_epoch") >= 0))
         # without an answer, nobody knows whether the broker refused the request
         .where("response_error_code is not null")
+    )
+    epochs = answered.groupBy(*keys).agg(f.min("leader_epoch").alias("first"), f.max("leader_epoch").alias("last"))
+    return (
+        of_those(answered, epochs.where("first < last"), *keys)
         .withColumns(
             {
                 "refused": f.coalesce(f.col("error_code") == _STALE_LEADER, f.lit(False)),

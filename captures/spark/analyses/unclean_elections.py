@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, as_table
+from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, of_those
 from kce.captures.spark.analyses.words import MOST, count, first_places, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 
@@ -41,8 +41,10 @@ def run(of: Frames) -> DataFrame:
     def last(name: str) -> SqlColumn:
         return f.last(f.when(f.size("isr") > 0, f.col(name)), ignorenulls=True).over(before)
 
+    elections = of.versions.where("leader >= 0 and leader != from_leader")
     unclean = (
-        of.versions.withColumn("nth", f.row_number().over(in_order))
+        of_those(of.versions, elections, *PARTITION_KEY)
+        .withColumn("nth", f.row_number().over(in_order))
         .withColumns({"isr_before": last("isr"), "last_version": last("partition_epoch"), "last_nth": last("nth")})
         .where("leader >= 0 and leader != from_leader and partition_epoch - last_version = nth - last_nth")
         .where(~f.array_contains("isr_before", f.col("leader")))

@@ -6,11 +6,11 @@ import datetime
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, as_table
+from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, of_those
 from kce.captures.spark.analyses.words import MOST, brokers, count, lacks_controls, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
@@ -35,14 +35,12 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    exists = f.col("leader") != LEADER_DURING_DELETE
-    version = f.when(exists, f.struct("partition_epoch", -f.unix_micros("time"), -f.col("packet")))
-    state = f.struct("time", "file", "packet", "leader", "replicas", "isr")
+    deleted = of.states.where(f.col("leader") == LEADER_DURING_DELETE)
+    following = f.lead("partition_epoch").over(Window.partitionBy(*PARTITION_KEY).orderBy("partition_epoch"))
     last = (
-        of.states.groupBy(*PARTITION_KEY)
-        .agg(f.max_by(state, version).alias("last"), f.bool_and(exists).alias("exists"))
-        .where("exists")
-        .select(*PARTITION_KEY, "last.*")
+        of_those(of.versions, deleted, *PARTITION_KEY, are_in=False)
+        .withColumn("next_version", following)
+        .where("next_version is null")
         .withColumn("missing", f.array_except("replicas", "isr"))
         .where("size(missing) > 0")
     )
