@@ -34,6 +34,13 @@ CONTROLLERS: Final = {
     "LeaderAndIsr": 6, "UpdateMetadata": 6, "StopReplica": 3, "Metadata": 3, "ListOffsets": 3, "Produce": 3, "Fetch": 2,
     "OffsetForLeaderEpoch": 2, "DeleteRecords": 1, "DescribeLogDirs": 1, "DescribeProducers": 1,
 }  # fmt: skip
+#: of administrators who may do everything, and whose changes are made
+ADMINS: Final = {
+    "CreateAcls": 4, "DescribeAcls": 4, "DeleteAcls": 2, "AlterClientQuotas": 5, "DescribeClientQuotas": 5,
+    "AlterUserScramCredentials": 3, "DescribeUserScramCredentials": 3, "AlterConfigs": 2, "IncrementalAlterConfigs": 6,
+    "DescribeConfigs": 6, "CreateTopics": 2, "DeleteTopics": 1, "CreatePartitions": 1, "Metadata": 1,
+    "AlterPartitionReassignments": 1, "ListPartitionReassignments": 1, "ElectLeaders": 1, "DescribeCluster": 1,
+}  # fmt: skip
 #: below, Kafka fills what it converts up with bytes that clients ignore
 _FIRST_VERSIONS: Final = {"Fetch": 4}
 #: an array of these is not empty: Kafka never answers, or keeps topics without partitions in the answer
@@ -64,6 +71,20 @@ class Asked(NamedTuple):
     key: int
     version: int
     body: Node
+
+
+def asked(api: str, version: int, body: Node) -> Asked:
+    """Without fields that the version lacks."""
+    return Asked(api, body.cls.__api_key__, version, _of_version(body, version))
+
+
+def _of_version(value: Any, version: int) -> Any:
+    if isinstance(value, list):
+        return [_of_version(one, version) for one in value]
+    if not isinstance(value, Node):
+        return value
+    names = {field.name for field in value.cls.__fields__ if version in field.versions}
+    return Node(value.cls, {name: _of_version(of, version) for name, of in value.values.items() if name in names})
 
 
 _NAMES: Final = [
@@ -108,6 +129,7 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "Fetch.topic": _NAMES, "DescribeLogDirs.topic": _NAMES,
     "topic": _NAMES + _INTERNAL, "topic_name": _NAMES + _INTERNAL, "name": _NAMES + _INTERNAL,
     "DeleteTopics.topic_names": ["new1", "missing", "bad/name", "..", ""], "DeleteTopics.name": ["new1", "missing", ""],
+    "CreateTopics.partition_index": [0, 0, 0, 1, 2, 100],
     # a name that is no path fails the request, but in Kafka only after what came before was done
     "CreatePartitions.name": [*_HOSTED, "bad/name", "x" * 250],
     "JoinGroup.name": ["range", "roundrobin", "range", ""],
@@ -189,6 +211,35 @@ _VALUES: Final[Mapping[str, Sequence[Any]]] = {
     "UpdateMetadata.port": [1], "listener": ["DATA", "CONTROL"], "security_protocol": [0],
     "expiry_time_period_ms": [-1, 0, 1000], "max_lifetime_ms": [-1, 0, 1000], "renew_period_ms": [-1, 0, 1000],
 }  # fmt: skip
+#: instead, of administrators; quotas are so large that nobody is throttled
+_OF_ADMINS: Final[Mapping[str, Sequence[Any]]] = {
+    "validate_only": [False, False, False, True], "AlterClientQuotas.remove": [False, False, True],
+    "AlterClientQuotas.value": [1e6, 1e6, 1e9, 12_345.0, 12_345.5, -1.0, 0.0],
+    "entity_type": ["user", "user", "client-id", "client-id", "ip", "bogus"],
+    "entity_name": ["alice", "bob/ä", "app", "app", None, "127.0.0.1"],
+    "match": ["alice", "bob/ä", "app", "app", None, "127.0.0.1"], "match_type": [0, 0, 1, 2, 2],
+    "AlterClientQuotas.key": [
+        "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate",
+        "connection_creation_rate", "bogus",
+    ],
+    "resource_type": [2, 2, 2, 3, 4, 5], "resource_type_filter": [1, 1, 2, 2, 3, 4, 5],
+    "operation": [1, 2, 3, 3, 4, 8, 10], "permission_type": [1, 2, 3, 3],
+    "resource_pattern_type": [3, 3, 4], "pattern_type_filter": [1, 2, 2, 3, 3, 4],
+    "CreateAcls.resource_name": ["t1", "t", "t2", "*", "kafka-cluster", "1", "a/b"],
+    "resource_name_filter": ["t1", "t1", "t12", "*", None, None, "kafka-cluster", "a/b"],
+    "principal": ["User:alice", "User:*", "User:bob", "Group:x"],
+    "principal_filter": ["User:alice", "User:*", None, None],
+    "host": ["*", "127.0.0.1"], "host_filter": ["*", None, None],
+    "AlterUserScramCredentials.name": ["alice", "bob", "c d"],
+    "DescribeUserScramCredentials.name": ["alice", "bob", "c d", "x"],
+    "mechanism": [1, 1, 2, 2, 0], "iterations": [4096, 8192, 16_384, 1],
+    "config_operation": [0, 0, 1, 2, 3], "resource_name": ["t1", "t2", "c1", "1", "", "missing"],
+    "AlterConfigs.resource_type": [2, 2, 4], "IncrementalAlterConfigs.resource_type": [2, 2, 4],
+    "DescribeConfigs.resource_type": [2, 2, 4], "configuration_keys": [
+        "cleanup.policy", "max.message.bytes", "min.insync.replicas", "num.io.threads", "background.threads",
+        "segment.ms", "compression.type", "leader.replication.throttled.replicas", "flush.messages",
+    ],
+}  # fmt: skip
 #: of an element that is told apart by two values
 _PAIRS: Final = ({"resource_name"}, {"topic_name", "partition_index"})
 _OF_CONTROLLERS: Final = ("LeaderAndIsr", "UpdateMetadata", "StopReplica")
@@ -216,6 +267,7 @@ class Requests:
         self._random = random
         self._versions = versions
         self._weights = weights
+        self._values = {**_VALUES, **_OF_ADMINS} if weights is ADMINS else _VALUES
         self._now_ms = now_ms
         self._step = 0
 
@@ -265,8 +317,8 @@ class Requests:
         if field.name == "records":
             return _records(self._random, self._now_ms)
         for name in (f"{api}.{cls.__name__}.{field.name}", f"{api}.{field.name}", field.name):
-            if name in _VALUES:
-                return self._random.choice(_VALUES[name])
+            if name in self._values:
+                return self._random.choice(self._values[name])
         if api in _OF_CONTROLLERS and field.name in _GROWING:
             return self._step // _GROWING[field.name] + self._random.choice([0, 0, 0, 0, 1, 1, 2, -1])
         return self._random.choice(_BY_TYPE[field.type.name])

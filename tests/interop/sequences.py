@@ -20,15 +20,14 @@ from typing import Any, Final
 
 import trio
 from crc32c import crc32c
-from kazoo.client import KazooClient
 
-from kce import Cluster, wire
+from kce import wire
 from kce.wire import Codec
 from kce.wire.records import spans
 from tests.broker_stub.log.support import batch
-from tests.interop.random_requests import Asked, Given, Node, text_of
-from tests.interop.real_kafka import RealBroker
-from tests.interop.twins import Twin, clusters, command, compare, directory, finish
+from tests.interop.random_requests import Asked, Given, Node, asked, text_of
+from tests.interop.twin import Twin, compare
+from tests.interop.twins import clusters, command, directory, finish, restart
 
 #: logs are compared as the requests left them
 SETTINGS: Final[Mapping[str, str]] = {
@@ -75,20 +74,6 @@ def _shown(data: bytes) -> Iterator[str]:
             yield f"{span.offset} {found.magic} {found.codec.name} {found.partition_leader_epoch} {producer} {records}"
 
 
-def _asked(api: str, version: int, body: Node) -> Asked:
-    return Asked(api, body.cls.__api_key__, version, _of_version(body, version))
-
-
-def _of_version(value: Any, version: int) -> Any:
-    """Without fields that the version lacks."""
-    if isinstance(value, list):
-        return [_of_version(one, version) for one in value]
-    if not isinstance(value, Node):
-        return value
-    names = {field.name for field in value.cls.__fields__ if version in field.versions}
-    return Node(value.cls, {name: _of_version(of, version) for name, of in value.values.items() if name in names})
-
-
 def _node(cls: type[Any], **values: Any) -> Node:
     return Node(cls, values)
 
@@ -120,7 +105,7 @@ class Sequence:
     def all(self) -> Iterator[Asked]:
         """What shows everything that is in the logs."""
         topics = [_node(wire.TopicRequest, name=name, partition_indexes=list(_PARTITIONS)) for name in LOGS]
-        yield _asked("DescribeProducers", 0, _node(wire.DescribeProducersRequest, topics=topics))
+        yield asked("DescribeProducers", 0, _node(wire.DescribeProducersRequest, topics=topics))
         for isolation in (0, 1):
             for offset in (0, 7, 40):
                 parts = {(name, i): (offset, _ALL_BYTES) for name in LOGS for i in _PARTITIONS}
@@ -132,10 +117,8 @@ class Sequence:
                 _node(wire.OffsetForLeaderPartition, partition=i, current_leader_epoch=-1, leader_epoch=epoch)
                 for i in _PARTITIONS
             ]
-            asked = [_node(wire.OffsetForLeaderTopic, topic=name, partitions=partitions) for name in LOGS]
-            yield _asked(
-                "OffsetForLeaderEpoch", 4, _node(wire.OffsetForLeaderEpochRequest, replica_id=-1, topics=asked)
-            )
+            found = [_node(wire.OffsetForLeaderTopic, topic=name, partitions=partitions) for name in LOGS]
+            yield asked("OffsetForLeaderEpoch", 4, _node(wire.OffsetForLeaderEpochRequest, replica_id=-1, topics=found))
 
     def _where(self) -> tuple[str, int]:
         return self._random.choice(["plain"] * 4 + list(LOGS)), self._random.choice([0, 0, 0, 1])
@@ -167,7 +150,7 @@ class Sequence:
             timeout_ms=5000,
             topic_data=[_node(wire.TopicProduceData, name=topic, partition_data=[records])],
         )
-        return _asked("Produce", version, body)
+        return asked("Produce", version, body)
 
     def _of_producer(self, topic: str, partition: int) -> bytes:
         random, producer = self._random, self._random.choice(_PRODUCERS)
@@ -242,14 +225,14 @@ class Sequence:
             ],
             coordinator_epoch=self._coordinator_epoch + random.choices((0, -1, 1), (8, 1, 1))[0],
         )
-        return _asked("WriteTxnMarkers", 1, _node(wire.WriteTxnMarkersRequest, markers=[marker]))
+        return asked("WriteTxnMarkers", 1, _node(wire.WriteTxnMarkersRequest, markers=[marker]))
 
     def _delete_records(self) -> Asked:
         topic, partition = self._where()
         offset = self._random.choice([1, 3, 5, 10, -1, 1000, -5])
         found = _node(wire.DeleteRecordsPartition, partition_index=partition, offset=offset)
         topics = [_node(wire.DeleteRecordsTopic, name=topic, partitions=[found])]
-        return _asked("DeleteRecords", 2, _node(wire.DeleteRecordsRequest, topics=topics, timeout_ms=5000))
+        return asked("DeleteRecords", 2, _node(wire.DeleteRecordsRequest, topics=topics, timeout_ms=5000))
 
     # ask
 
@@ -314,7 +297,7 @@ class Sequence:
             ],
             **{"max_wait_ms": 0, "min_bytes": 0, **more},
         )
-        return _asked("Fetch", version, body)
+        return asked("Fetch", version, body)
 
     def _list_offsets(self) -> Asked:
         random, now = self._random, self._now_ms
@@ -329,9 +312,9 @@ class Sequence:
             )
             for i in _PARTITIONS
         ]  # fmt: skip
-        asked = [_node(wire.ListOffsetsTopic, name=name, partitions=partitions) for name in topics]
-        body = _node(wire.ListOffsetsRequest, replica_id=-1, isolation_level=isolation, topics=asked)
-        return _asked("ListOffsets", version, body)
+        found = [_node(wire.ListOffsetsTopic, name=name, partitions=partitions) for name in topics]
+        body = _node(wire.ListOffsetsRequest, replica_id=-1, isolation_level=isolation, topics=found)
+        return asked("ListOffsets", version, body)
 
 
 async def _create(twin: Twin) -> None:
@@ -361,32 +344,6 @@ async def _ready(twin: Twin) -> None:
             if is_known and not any(part.error_code for topic in answer.topics for part in topic.partitions):
                 return
             await trio.sleep(0.05)
-
-
-async def _restart(kafka: RealBroker, zookeeper: str, cluster: Cluster, *, clean: bool) -> None:
-    if clean:
-        await kafka.shut_down()
-        await cluster.stop(1)
-    else:
-        kafka.kill()
-        await cluster.kill(1)
-
-    def is_registered() -> bool:
-        client = KazooClient(zookeeper)
-        client.start()
-        try:
-            return bool(client.exists("/brokers/ids/1"))
-        finally:
-            client.stop()
-            client.close()
-
-    with trio.fail_after(_READY_S):
-        while True:
-            if not await trio.to_thread.run_sync(is_registered):
-                break
-            await trio.sleep(0.1)
-    await kafka.start()
-    await cluster.start(1)
 
 
 async def run(folder: Path, *, seed: int, steps: int, clean: bool) -> list[str]:
@@ -423,7 +380,7 @@ async def run(folder: Path, *, seed: int, steps: int, clean: bool) -> list[str]:
                 for twin in both:
                     await twin.disconnect()
                 if not half:
-                    await _restart(kafka, zookeeper, cluster, clean=clean)
+                    await restart(kafka, zookeeper, cluster, clean=clean)
         finally:
             for twin in both:
                 await twin.disconnect()

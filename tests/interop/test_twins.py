@@ -1,6 +1,6 @@
 """Random requests, sensible ones and odd ones, are answered as real Kafka answers them.
 
-Covers: tests/interop/random_requests.py, tests/interop/damage.py, tests/interop/twins.py.
+Covers: tests/interop/random_requests.py, tests/interop/damage.py, tests/interop/twin.py, tests/interop/twins.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from kce import wire
-from tests.interop.random_requests import CLIENTS, CONTROLLERS, RESTRICTED
-from tests.interop.twins import SETTINGS, differences, run, twins
+from tests.interop.random_requests import ADMINS, CLIENTS, CONTROLLERS, RESTRICTED
+from tests.interop.twin import differences
+from tests.interop.twins import SETTINGS, run, twins
 
 STEPS = 500
 TOPIC, BROKER = 2, 4
@@ -23,7 +24,9 @@ STATIC = 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", [CLIENTS, RESTRICTED, CONTROLLERS], ids=["clients", "with ACLs", "controllers"])
+@pytest.mark.parametrize(
+    "weights", [CLIENTS, RESTRICTED, CONTROLLERS, ADMINS], ids=["clients", "with ACLs", "controllers", "administrators"]
+)
 async def test_random_requests_are_answered_alike(tmp_path: Path, weights: Mapping[str, int]) -> None:
     reports = await run(tmp_path, seed=1, steps=STEPS, weights=weights, restricted=weights is RESTRICTED)
     assert not reports, "\n".join(reports)
