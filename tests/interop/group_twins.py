@@ -263,8 +263,9 @@ async def _step(stage: Stage, script: Script, where: str, reports: list[str]) ->
 
 def main() -> int:
     parser = command("python -m tests.interop.group_twins", __doc__)
-    parser.add_argument("--hasty", action="store_true", help="with pauses in which members and rebalances time out")
-    parser.add_argument("--restarts", type=int, default=0, help="how often the brokers end and start (default: 0)")
+    kind = parser.add_mutually_exclusive_group()  # sessions begin again when a group is loaded, at another time in each
+    kind.add_argument("--hasty", action="store_true", help="with pauses in which members and rebalances time out")
+    kind.add_argument("--restarts", type=int, default=0, help="how often the brokers end and start (default: 0)")
     arguments = parser.parse_args()
     options = {
         "seed": arguments.seed,
