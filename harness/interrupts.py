@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # the module typing takes longer to import than all of these
 if TYPE_CHECKING:
     from types import FrameType
     from typing import TypeVar, TypeVarTuple
+
+    import psutil
 
     T = TypeVar("T")
     Args = TypeVarTuple("Args")
@@ -30,6 +32,7 @@ LINE = "kce: interrupted"
 _LAST_STANDARD_STREAM = 2
 #: how long child processes have to end after SIGTERM
 CHILDREN_TIMEOUT_S = 5.0
+_RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 _CLEAR_LINE_AND_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
 
 _to_remove: list[str] = []
@@ -155,10 +158,18 @@ def _print_last_line() -> None:
 
 
 def _stop_children() -> None:
-    """SIGTERM to all descendants, and SIGKILL to those that are still there after CHILDREN_TIMEOUT_S."""
+    """SIGTERM to all descendants, and SIGKILL to those that are still there after CHILDREN_TIMEOUT_S.
+
+    The resource tracker of multiprocessing ignores SIGTERM. It ends with the processes that it serves, and then removes
+    their semaphores.
+    """
     import psutil
 
-    children = psutil.Process().children(recursive=True)
+    children = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if _RESOURCE_TRACKER not in " ".join(_command(child))
+    ]
     for stop in (psutil.Process.terminate, psutil.Process.kill):
         for child in children:
             try:
@@ -166,6 +177,15 @@ def _stop_children() -> None:
             except psutil.Error:  # it has ended
                 continue
         _, children = psutil.wait_procs(children, CHILDREN_TIMEOUT_S)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Its command line; empty when it has ended."""
+    import psutil
+
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def _print_line() -> None:

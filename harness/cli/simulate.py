@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from kce.harness.simulation import STEPS, Result, schedule, shrunk, simulate
 
 EXIT_VIOLATION = 3
 _CHUNK = 20
+#: the resource tracker would print a warning after a signal, when it removes the semaphores of the processes
+_NO_WARNING = "ignore::UserWarning:multiprocessing.resource_tracker"
 
 
 def _seeds(_ctx: click.Context, _param: click.Parameter, value: str) -> range:
@@ -105,6 +108,7 @@ def _chunks(seeds: range, steps: int, jobs: int) -> Iterator[list[Result]]:
         for chunk in chunks:
             yield _run_chunk(chunk, steps)
         return
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), _NO_WARNING)))
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(_run_chunk, chunk, steps) for chunk in chunks]):
             yield future.result()

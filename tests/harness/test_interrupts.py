@@ -127,6 +127,34 @@ with interrupts.remove_on_exit(sys.argv[1]):
     assert not folder.exists()
 
 
+def test_a_signal_leaves_semaphores_to_the_resource_tracker() -> None:
+    """It ignores SIGTERM, so that there is no use in waiting for it; after SIGKILL the semaphores would stay."""
+    script = """
+import multiprocessing, os, signal
+from kce.harness import interrupts
+interrupts.CHILDREN_TIMEOUT_S = 3600
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+interrupts.exit_at_once()
+os.kill(os.getpid(), signal.SIGINT)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "kce: interrupted\n")
+    assert not Path(f"/dev/shm/sem.{done.stdout.strip().removeprefix('/')}").exists()
+
+
+def test_a_simulation_in_many_processes_ends_with_one_line(env: dict[str, str], tmp_path: Path) -> None:
+    with started([*KCE, "simulate", "--seeds", "0..9999", "--jobs", "2"], env, tmp_path) as process:
+        command = psutil.Process(process.pid)
+        while not any("spawn_main" in word for child in command.children() for word in child.cmdline()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "kce: interrupted\n")
+    check(tmp_path, set())
+
+
 class Ran:
     """A finished process: its exit code, its output, and how long it ran since it handled signals."""
 
