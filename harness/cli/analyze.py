@@ -261,19 +261,18 @@ def _thresholds(settings: tuple[str, ...]) -> Thresholds:
     from kce.captures.spark.analyses.analysis import THRESHOLDS
 
     values: dict[str, float] = {}
+    names = [field.name for field in fields(THRESHOLDS)]
     for setting in settings:
         name, _, text = setting.partition("=")
         try:
+        if name not in names:
+            raise click.UsageError(f"--threshold {setting}: there are {', '.join(names)}")
             values[name] = float(text)
         except ValueError:
             raise click.UsageError(f"--threshold {setting}: not NAME=VALUE, such as outage_ms=500") from None
         if not values[name] >= 0:
             raise click.UsageError(f"--threshold {setting}: not a number from 0 on")
-    try:
-        return replace(THRESHOLDS, **values)
-    except TypeError:
-        names = ", ".join(f.name for f in fields(THRESHOLDS))
-        raise click.UsageError(f"--threshold {settings[-1]}: there are {names}") from None
+    return replace(THRESHOLDS, **values)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
         (["analyze", TOUR, "--compare"], 2, "two FILES"),
         (["analyze", TOUR, "--threshold", "outage_ms=-1"], 2, "outage_ms=-1: not a number from 0 on"),
         (["analyze", TOUR, "--threshold", "outage_ms=nan"], 2, "outage_ms=nan: not a number from 0 on"),
+        (["analyze", TOUR, "--threshold", "x=1", "--threshold", "outage_ms=1"], 2, "x=1: there are outage_ms"),
         (["analyze", TOUR, TOUR, "--compare", "--out", "x"], 2, "--out"),
         (["analyze", TOUR, "--each", "--out", "x"], 2, "--each"),
         (["analyze", TOUR, "--each", "--format", "json"], 2, "--report"),
