@@ -75,8 +75,8 @@ def local_session(
     In a program run by spark-submit, without ``master``, it runs where spark-submit decides.
 
     ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it saves time on compiling
-    and planning. The JVM's stderr goes to a file in the session's folder. Raises CaptureError with its last line if
-    Spark cannot be started, and without a Java or for versions that do not fit.
+    and planning. The JVM's stderr goes to a file in the session's folder. Raises CaptureError with its last
+    message if Spark cannot be started, and without a Java or for versions that do not fit.
     """
     check_versions()
     try:
@@ -135,7 +135,8 @@ def local_session(
                 log_accumulator_errors()
                 spark = builder.getOrCreate()
         except Exception as e:  # anything may keep a JVM from starting
-            messages = output.read_text(errors="replace").strip().splitlines()
+            lines = output.read_text(errors="replace").splitlines()
+            messages = [line for line in lines if line.strip() and not line.startswith("\tat ")]
             raise CaptureError(f"Spark cannot be started: {messages[-1] if messages else e}") from e
         try:
             yield spark

@@ -196,6 +196,14 @@ def test_the_command_fails_in_one_line(tmp_path):
     assert result.stderr == "kce: missing.pcap: there is no such file\n"
 
 
+def test_why_spark_cannot_be_started_is_said_in_one_line(tmp_path):
+    result = kce(ZOMBIE, "--master", "nowhere", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith("kce: Spark cannot be started: ")
+    assert line.endswith("Master must either be yarn or start with spark, k8s, or local")
+
+
 def test_each_file_by_itself_and_one_that_is_empty_stops_no_other(tmp_path):
     for name in ("kafka-3.9.1-zombie", "kafka-2.3.1-tour"):
         (tmp_path / CAPTURES[name].name).symlink_to(CAPTURES[name])
