@@ -109,6 +109,7 @@ def analyze(
     with contextlib.ExitStack() as stack:
         for name in names:  # report a missing file before starting the JVM
             check_location(name)
+            _check_name(name)
         job = _Job(names, only or ANALYSES, out, kind, ports, span, thresholds, progress, stack)
         for_sail = spark is None and master is None and sail.is_usable()
         most_bytes = small.MAX_BYTES if for_sail else _BYTES_PER_TASK
@@ -125,6 +126,14 @@ def analyze(
         progress("writing the report")
         write_report(found, report, form)
     return found
+
+
+def _check_name(name: str) -> None:
+    """Raises CaptureError if the name of a file cannot be text of a row."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise CaptureError(f"{name}: its name is not UTF-8: rename the file, or make a link to it") from None
 
 
 def _reason(text: str) -> str:

@@ -196,6 +196,13 @@ def test_the_command_fails_in_one_line(tmp_path):
     assert result.stderr == "kce: missing.pcap: there is no such file\n"
 
 
+def test_a_name_that_is_not_utf_8_is_said_in_one_line(tmp_path):
+    (tmp_path / os.fsdecode(b"caf\xe9.pcap")).write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])
+    result = kce("*.pcap", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "kce: caf\\udce9.pcap: its name is not UTF-8: rename the file, or make a link to it\n"
+
+
 def test_why_spark_cannot_be_started_is_said_in_one_line(tmp_path):
     result = kce(ZOMBIE, "--master", "nowhere", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
