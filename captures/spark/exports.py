@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,18 @@ def rendered(found: Findings, form: str) -> str:
     return {"json": to_json, "markdown": to_markdown}[form](found)
 
 
-def check_report(path: str | os.PathLike[str]) -> None:
-    """Raises CaptureError if its folder does not exist, or it is one: a long analysis would be in vain."""
+def check_report(path: str | os.PathLike[str], captures: Iterable[str]) -> None:
+    """Raises CaptureError if its folder does not exist, or it is one: a long analysis would be in vain.
+
+    Raises it also for one of the ``captures``, which the report would overwrite.
+    """
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise CaptureError(f"{os.fspath(path)}: there is no folder {folder} for the report")
     if Path(path).is_dir():
         raise CaptureError(f"{os.fspath(path)}: a folder, not a file for the report")
+    if Path(path).exists() and any(os.path.exists(name) and os.path.samefile(name, path) for name in captures):
+        raise CaptureError(f"{os.fspath(path)}: the report would overwrite this capture")
 
 
 def write_report(found: Findings, path: str | os.PathLike[str], form: str = "html") -> None:

@@ -102,7 +102,7 @@ def analyze(
         if name not in ANALYSES:
             raise CaptureError(f"no analysis {name!r}; there are {', '.join(ANALYSES)}")
     if report is not None:  # check the folder before an hour of work
-        check_report(report)
+        check_report(report, names)
     if out is not None:
         check_folder(out, overwrite=overwrite)
     kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"

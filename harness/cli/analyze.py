@@ -195,7 +195,7 @@ def _each(files: tuple[str, ...], report: str | None, form: str, fail_on: str | 
         with suppress(OSError):  # what is wrong is said below
             os.mkdir(report)
         for path in reports.values():
-            check_report(path)
+            check_report(path, names)
     codes = set()
     with (
         temporary_files(),
@@ -218,12 +218,13 @@ def _each(files: tuple[str, ...], report: str | None, form: str, fail_on: str | 
 
 
 def _compare(before: str, after: str, report: str | None, form: str | None, fail_on: str | None, **options: Any) -> int:
+    from kce.captures.files.locations import expand
     from kce.captures.spark.compare import FORMS as FORMS_OF_COMPARISON
     from kce.captures.spark.exports import check_report, write_text
     from kce.captures.spark.job import analyze_both
 
     if report is not None:
-        check_report(report)
+        check_report(report, expand([before, after]))
     with (
         temporary_files(),
         os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
@@ -260,13 +261,13 @@ def _removed_if_new(out: str | None) -> Iterator[None]:
 def _thresholds(settings: tuple[str, ...]) -> Thresholds:
     from kce.captures.spark.analyses.analysis import THRESHOLDS
 
-    values: dict[str, float] = {}
     names = [field.name for field in fields(THRESHOLDS)]
+    values: dict[str, float] = {}
     for setting in settings:
         name, _, text = setting.partition("=")
-        try:
         if name not in names:
             raise click.UsageError(f"--threshold {setting}: there are {', '.join(names)}")
+        try:
             values[name] = float(text)
         except ValueError:
             raise click.UsageError(f"--threshold {setting}: not NAME=VALUE, such as outage_ms=500") from None

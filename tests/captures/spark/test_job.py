@@ -196,6 +196,16 @@ def test_the_command_fails_in_one_line(tmp_path):
     assert result.stderr == "kce: missing.pcap: there is no such file\n"
 
 
+def test_a_report_does_not_overwrite_a_capture(tmp_path):
+    capture = tmp_path / "my.pcap"
+    capture.write_bytes(before := unzipped("kafka-3.9.1-zombie")[:100_000])
+    for options in ([], ["my.pcap", "--compare"]):
+        result = kce("./my.pcap", *options, "--report", "my.pcap", cwd=tmp_path)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr == "kce: my.pcap: the report would overwrite this capture\n"
+    assert capture.read_bytes() == before
+
+
 def test_a_name_that_is_not_utf_8_is_said_in_one_line(tmp_path):
     (tmp_path / os.fsdecode(b"caf\xe9.pcap")).write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])
     result = kce("*.pcap", cwd=tmp_path)
