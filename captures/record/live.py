@@ -189,7 +189,7 @@ class RotatingWriter:
         self._target = Path(target)
         self._comments = tuple(comments)
         self._max_bytes = max_bytes
-        self._max_ns = None if max_seconds is None else round(max_seconds * 1e9)
+        self._max_ns = None if max_seconds is None else max_seconds * 1e9
         self._keep = keep
         self._rotates = max_bytes is not None or max_seconds is not None
         self._number = 0

@@ -13,7 +13,10 @@ import click
 from kce.captures.record.live import BUFFER_BYTES, LiveSource, RotatingWriter, record
 from kce.captures.record.packet_filter import MAX_PORTS
 from kce.captures.record.wireshark import write_beside
-from kce.harness.cli.options import port_list
+from kce.harness.cli.options import FiniteRange, port_list
+
+#: what the kernel takes, a signed number of 32 bits
+_MAX_BUFFER_MB = 2047
 
 
 def _ports(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int]:
@@ -37,13 +40,13 @@ It needs Linux, and root or CAP_NET_RAW. Ctrl-C stops it. Packets that the kerne
 @click.option("--ports", callback=_ports, metavar="PORT,...", help="Only TCP to or from these ports.")
 @click.option("--rotate-mb", type=click.IntRange(min=1), help="Start a new file after this many MiB.")
 @click.option(
-    "--rotate-seconds", type=click.FloatRange(min=0, min_open=True), help="Start a new file after this many seconds."
+    "--rotate-seconds", type=FiniteRange(min=0, min_open=True), help="Start a new file after this many seconds."
 )
 @click.option("--keep", type=click.IntRange(min=1), help="Keep only this many rotated files.")
 @click.option("--packets", type=click.IntRange(min=1), help="Stop after this many packets.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after this many seconds.")
+@click.option("--seconds", type=FiniteRange(min=0, min_open=True), help="Stop after this many seconds.")
 @click.option(
-    "--buffer-mb", type=click.IntRange(min=1), default=BUFFER_BYTES >> 20, show_default=True,
+    "--buffer-mb", type=click.IntRange(1, _MAX_BUFFER_MB), default=BUFFER_BYTES >> 20, show_default=True,
     help="Size of the kernel buffer.",
 )  # fmt: skip
 @click.option("--wireshark", is_flag=True, help="Also write FILE.lua, which names --ports to Wireshark and tshark.")
@@ -95,7 +98,7 @@ def _stop_requests(seconds: float | None) -> Iterator[int]:
         os.write(writable, b"x")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    timer = None if seconds is None else threading.Timer(seconds, stop)
+    timer = None if seconds is None else threading.Timer(min(seconds, threading.TIMEOUT_MAX), stop)
     if timer is not None:
         timer.start()
     try:

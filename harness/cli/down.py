@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import click
 import psutil
 
-from kce.harness.cli.options import cluster_option
+from kce.harness.cli.options import FiniteRange, cluster_option
 from kce.harness.errors import HarnessError
 from kce.harness.guard import birth
 from kce.harness.running import called, find_cluster
@@ -29,7 +29,7 @@ Examples:
 """
 )
 @click.option(
-    "--timeout", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
+    "--timeout", type=FiniteRange(0), default=60.0, show_default=True, metavar="SECONDS",
     help="Kill it if it has not ended by then; nothing is left running then, either.",
 )  # fmt: skip
 @cluster_option

@@ -28,7 +28,7 @@ from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ConnectionState, ElectionSession
 from kce.election.zookeeper import election_driver_factory, read_leader_node
 from kce.harness import interrupts
-from kce.harness.cli.options import cluster_option, connected_store, zookeeper_option
+from kce.harness.cli.options import FiniteRange, cluster_option, connected_store, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.zookeeper.store import NoNode, value
@@ -62,7 +62,7 @@ def log(text: str) -> None:
 @click.option("--path", required=True, help="Contend in PATH/latch; PATH/connection_info holds the leader.")
 @click.option("--address", required=True, metavar="HOST:PORT", help="The address of this contender.")
 @click.option("--exec", "command", metavar="CMD", help="Run CMD in a shell while leading.")
-@click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True, metavar="SECONDS",
+@click.option("--grace", type=FiniteRange(0), default=5.0, show_default=True, metavar="SECONDS",
               help="Time from SIGTERM to SIGKILL when CMD is stopped.")  # fmt: skip
 @click.option(
     "--latch-path",

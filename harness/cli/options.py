@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import sys
 import time
 import uuid
@@ -26,6 +27,16 @@ if TYPE_CHECKING:  # commands that read captures need neither nodes nor ZooKeepe
 CONNECTION_TIMEOUT_MS = 6_000
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A range without nan and infinity: nan is in every range of click, and neither is a time to wait."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{found:g} is not a finite number.", param, ctx)
+        return found
 
 
 def parsed(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:

@@ -33,6 +33,7 @@ from kce.harness import interrupts, recorded_layout
 from kce.harness.cli.captures import closing, opened
 from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import (
+    FiniteRange,
     check_span,
     cluster_option,
     command_config_option,
@@ -103,7 +104,7 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 @click.option(
     "--until", "until_ns", metavar="TIME", callback=parsed(selection.time_ns), help="Only requests before this time."
 )
-@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="2 is twice as fast.")
+@click.option("--speed", type=FiniteRange(min=0, min_open=True), default=1.0, help="2 is twice as fast.")
 @click.option(
     "--no-wait", is_flag=True, help="Ignore the recorded timing; send as soon as earlier responses have arrived."
 )
@@ -118,7 +119,7 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 )  # fmt: skip
 @click.option(
     "--answer-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=ANSWER_SECONDS,
     show_default=True,
     help="Timeout of a response.",

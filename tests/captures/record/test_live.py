@@ -238,7 +238,7 @@ def test_kce_capture_ends_with_a_signal_and_tells_what_it_did(tmp_path):
     file = tmp_path / "x.pcapng"
     with listen("127.0.0.1") as server:
         port = server.getsockname()[1]
-        arguments = ["capture", str(file), "-i", "lo", "--ports", str(port)]
+        arguments = ["capture", str(file), "-i", "lo", "--ports", str(port), "--seconds", "1e300"]
         with subprocess.Popen(
             [sys.executable, "-m", "kce.harness", *arguments], stderr=subprocess.PIPE, text=True
         ) as running:
@@ -255,6 +255,13 @@ def test_kce_capture_ends_with_a_signal_and_tells_what_it_did(tmp_path):
 def live_packet(seconds, size=100):
     data = ethernet(ipv4(tcp(bytes(size), flags=SYN)))
     return LivePacket(START_NS + round(seconds * SECOND), 1, data, len(data))
+
+
+def test_a_file_may_be_open_for_longer_than_the_world(tmp_path):
+    with RotatingWriter(tmp_path / "x.pcapng", max_seconds=1e300) as writer:
+        for second in range(0, 10**9, 10**8):
+            writer.packet(live_packet(second), (0, 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["x-00001.pcapng"]
 
 
 def test_rotation_by_time_and_what_is_kept(tmp_path):
