@@ -319,6 +319,14 @@ def _of_cluster(cluster_file: Path | None, listener: str) -> dict[int | None, Ta
     return targets
 
 
+def _epoch(text: str, option: str, forms: str) -> int:
+    """Raises UsageError for what is no number; ``forms`` are what may be written beside CURRENT."""
+    try:
+        return int(text)
+    except ValueError:
+        raise click.UsageError(f"{option} {text}: neither {forms} nor {CURRENT}") from None
+
+
 async def _rewriter(
     steps: list[Step],
     controller_epoch: str | None,
@@ -343,16 +351,14 @@ async def _rewriter(
                 if found is None:
                     raise HarnessError("ZooKeeper has no controller epoch: there was no controller yet")
                 controller_epoch = str(found[0])
-    try:
-        if controller_epoch is not None and newest is not None:
-            relative = controller_epoch[:1] in "+-"
-            shift = int(controller_epoch) if relative else int(controller_epoch) - newest
-        if broker_epoch is not None and broker_epoch != CURRENT:
-            present = dict.fromkeys(brokers, int(broker_epoch))
-            if not 0 <= int(broker_epoch) < 2**63:
-                raise click.UsageError(f"--broker-epoch {broker_epoch}: must be from 0 to {2**63 - 1}")
-    except ValueError as e:
-        raise click.UsageError(f"an epoch is a number, +number or {CURRENT} ({e})") from None
+    if controller_epoch is not None and newest is not None:
+        shift = _epoch(controller_epoch, "--controller-epoch", "a number, +number")
+        if controller_epoch[:1] not in "+-":
+            shift -= newest
+    if broker_epoch is not None and broker_epoch != CURRENT:
+        present = dict.fromkeys(brokers, _epoch(broker_epoch, "--broker-epoch", "a number"))
+        if not 0 <= int(broker_epoch) < 2**63:
+            raise click.UsageError(f"--broker-epoch {broker_epoch}: must be from 0 to {2**63 - 1}")
     try:
         return Rewriter(((s.request, s.broker_id) for s in steps), controller_shift=shift, broker_epochs=present)
     except ValueError as e:

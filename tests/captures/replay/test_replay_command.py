@@ -100,7 +100,14 @@ def test_what_a_capture_lacks_is_not_left_out_without_a_word(tmp_path):
         (["--as", "broker", "--broker", "9", "--zookeeper", "127.0.0.1:1"], "no request went to a broker 9"),
         (["--as", "controller", "--broker", "2", "--api", "Fetch", "--to", "127.0.0.1:1"], "no request matches --as"),
         (["--as", "controller", "--to", "nowhere"], "--to nowhere: not HOST:PORT or ID=HOST:PORT"),
-        (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
+        (
+            ["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"],
+            "--broker-epoch x: neither a number nor current",
+        ),
+        (
+            ["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--controller-epoch", "1.5"],
+            "--controller-epoch 1.5: neither a number, +number nor current",
+        ),
         (
             ["--as", "client", "--to", "127.0.0.1:1"],
             "connections; choose a client by --client-id or --connection. The first",
