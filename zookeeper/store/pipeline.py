@@ -52,6 +52,8 @@ class Pipeline:
         #: whether kazoo's loop runs: before, kazoo reads the answers to connecting and authenticating
         self._is_open = False
         self._is_direct = False
+        #: the connection thread is to look at the socket before the Trio thread reads again
+        self._is_handed_over = False
         # of the trio thread
         self._reader_scope: trio.CancelScope | None = None
         self._resumed = trio.Event()
@@ -88,7 +90,7 @@ class Pipeline:
 
     def hand_over(self) -> None:
         """Let the connection thread read."""
-        self._is_direct = False
+        self._is_direct, self._is_handed_over = False, True
         self._wake_connection_thread()
 
     def _wake_connection_thread(self) -> None:
@@ -162,7 +164,9 @@ class Pipeline:
         """Called before the thread waits."""
         client, connected = self._client, self._connection._socket
         with self._lock:
-            if self._is_open and not self._is_direct and not client._queue and not client._pending:
+            if self._is_handed_over:
+                self._is_handed_over = False
+            elif self._is_open and not self._is_direct and not client._queue and not client._pending:
                 self._is_direct = connected.can_send_now() and not connected.has_frame()
                 if self._is_direct:
                     self._calls.soon(self._resume_reading)

@@ -361,6 +361,14 @@ async def test_what_is_wrong_is_reported_by_the_connection_thread(wrong: str) ->
         assert [type(answer) for answer in lost.answers] == [ConnectionError]
 
 
+async def test_a_connection_that_breaks_while_nothing_is_in_flight_is_reported_at_once() -> None:
+    async with opened() as case:
+        case.kazoo.woken_by.clear()
+        case.server.connected.close()
+        await case.until(lambda: case.kazoo.state == "CONNECTING")
+        assert case.kazoo.woken_by == ["wake-up", "socket"]  # the threads do not hand it to each other
+
+
 async def test_an_event_for_which_kazoo_has_watchers_is_also_kazoos() -> None:
     async with opened() as case:
         case.kazoo._data_watchers["/a"] = None
