@@ -343,7 +343,7 @@ class Node:
         try:
             self.metrics_port = await nursery.start(prometheus.serve, self._metrics, self.world, self._metrics_port)
         except OSError as e:
-            raise BindError(f"metrics of node {self.id} cannot be served on port {self._metrics_port}: {e}") from e
+            raise BindError(f"metrics cannot be served on port {self._metrics_port}: {e.strerror or e}") from e
         log.info("metrics of node %d are at http://127.0.0.1:%d/metrics", self.id, self.metrics_port)
 
     def _metrics(self) -> Iterator[tuple[MetricName, Metric]]:

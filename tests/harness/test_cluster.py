@@ -176,6 +176,15 @@ async def scraped(cluster: Cluster, node_id: int) -> str:
         return b"".join([chunk async for chunk in stream]).decode()
 
 
+async def test_a_port_for_metrics_that_is_taken_is_said_in_one_line(zookeeper: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cluster = Cluster(1, zookeeper=f"{zookeeper}/metrics", properties={METRICS_PORT: str(port)})
+        with pytest.raises(HarnessError, match=f"metrics cannot be served on port {port}: Address already in use$"):
+            async with cluster:
+                pass
+
+
 async def test_deleting_controller_by_hand(zookeeper: str) -> None:
     properties = {METRICS_PORT: "0"}
     async with Cluster(2, zookeeper=f"{zookeeper}/delete", properties=properties) as cluster:
