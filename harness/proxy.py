@@ -34,7 +34,7 @@ from kce.harness import addresses
 from kce.harness.background import BackgroundTasks
 from kce.harness.client_security import ClientSecurity
 from kce.harness.connections import Link
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, InvalidArgument, plain_error
 from kce.harness.faults import Rule, applied
 from kce.harness.history import History
 from kce.harness.links import Links
@@ -77,7 +77,7 @@ class Proxy:
     ) -> None:
         """``security``: how the proxy connects to brokers; its own listeners are plaintext.
 
-        Raises HarnessError for an address that is not host:port.
+        Raises InvalidArgument for an address that is not host:port.
         """
         self._security = security or ClientSecurity()
         self._bootstrap = [_address(text) for text in to]
@@ -166,8 +166,10 @@ class Proxy:
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 link = await self._node(Links(), UNKNOWN_BROKER).dial(*address, to=UNKNOWN_BROKER, listener=LISTENER)
-        except (OSError, trio.TooSlowError) as e:
-            raise HarnessError(f"no broker at {where}: {str(e) or 'no connection in time'}") from None
+        except OSError as e:
+            raise HarnessError(f"no broker at {where}: {e.strerror or e}") from None
+        except trio.TooSlowError:
+            raise HarnessError(f"no broker at {where}: no connection in time") from None
         try:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 response = await _metadata(link)
@@ -302,5 +304,5 @@ async def _metadata(link: Link) -> wire.Message:
 def _address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise HarnessError(f"{text!r} is not host:port, as in 127.0.0.1:9092")
+        raise InvalidArgument(f"{text!r} is not host:port, as in 127.0.0.1:9092")
     return host.strip("[]"), int(port)

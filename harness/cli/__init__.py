@@ -16,7 +16,7 @@ from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
 from kce.garbage import no_collection
 from kce.harness.actions import ACTIONS, GROUPS
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, InvalidArgument, plain_error
 from kce.harness.interrupts import Interrupted
 from kce.java import JavaMissing
 
@@ -154,12 +154,12 @@ def _failure(error: BaseException) -> int:
         case click.ClickException():
             error.show()
             return error.exit_code
+        case InvalidArgument() | MissingExtra() | ConfigError():
+            click.echo(f"kce: {error}", err=True)
+            return 2
         case HarnessError() | CaptureError() | JavaMissing():
             click.echo(f"kce: {error}", err=True)
             return 1
-        case MissingExtra() | ConfigError():
-            click.echo(f"kce: {error}", err=True)
-            return 2
         case Interrupted():
             return error.code
         case click.Abort() | KeyboardInterrupt():

@@ -93,8 +93,9 @@ def used_by_a_script(env: dict[str, str], broker: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["--to", "nowhere"], 1, "kce: 'nowhere' is not host:port, as in 127.0.0.1:9092\n"),
+        (["--to", "nowhere"], 2, "kce: 'nowhere' is not host:port, as in 127.0.0.1:9092\n"),
         (["--to", "127.0.0.1:1"], 1, "kce: no broker at 127.0.0.1:1: "),
+        (["--to", "nowhere.invalid:1"], 1, "kce: no broker at nowhere.invalid:1: "),
         ([], 2, "Missing option '--to'"),
         (["--to", "127.0.0.1:1", "--wireshark"], 2, "--wireshark needs --record"),
     ],
@@ -104,3 +105,4 @@ def test_wrong_usage(here: Here, arguments: list[str], code: int, error: str) ->
     assert found.code == code
     assert error in found.err
     assert "Traceback" not in found.err
+    assert "Errno" not in found.err
