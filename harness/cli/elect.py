@@ -70,7 +70,7 @@ def log(text: str) -> None:
     help="Contend in this path instead, for one latch with many components as in Flink 1.15.",
 )
 @click.option("--leader-path", metavar="PATH", help="Write the leader to this path instead.")
-@click.option("--session-timeout", type=click.IntRange(1), default=10_000, show_default=True, metavar="MS",
+@click.option("--session-timeout", type=click.IntRange(1, 2**31 - 1), default=10_000, show_default=True, metavar="MS",
               help="ZooKeeper's session timeout.")  # fmt: skip
 @click.option("--tolerate-suspended-connections", is_flag=True, help="Keep leadership until the session expires.")
 @zookeeper_option

@@ -169,6 +169,12 @@ def test_the_command_ends_by_itself(where: str, here: Here) -> None:
     assert "there is no leader" in here("leader", "--zookeeper", where, "--path", "/cron").err
 
 
+def test_a_session_timeout_that_zookeeper_cannot_read_is_wrong_usage(here: Here) -> None:
+    asked = here(*elect("127.0.0.1:1", "a", "--session-timeout", str(2**31)))
+    assert asked.code == 2
+    assert "2147483648 is not in the range 1<=x<=2147483647" in asked.err
+
+
 def test_who_asks_for_a_leader_writes_nothing(zookeeper: str, here: Here) -> None:
     for _ in range(2):
         asked = here("leader", "--zookeeper", f"{zookeeper}/misspelt", "--path", "/cron")
