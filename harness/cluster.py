@@ -32,7 +32,7 @@ from kce.harness.errors import HarnessError, SettingWarning, plain_error
 from kce.harness.faults import CONTROLLER, Rule, applied
 from kce.harness.guard import Guard
 from kce.harness.history import History
-from kce.harness.interventions import Held, Interventions
+from kce.harness.interventions import Held, Interventions, check_can_register
 from kce.harness.links import Links
 from kce.harness.members import InProcessMember, Member
 from kce.harness.node import NodeStatus
@@ -282,9 +282,13 @@ class Cluster(Interventions, Topics):
         await self.member(node_id).stop()
 
     async def start(self, node_id: int) -> None:
-        """Start a stopped node on its old ports, as soon as its old registration is gone from ZooKeeper."""
+        """Start a stopped node on its old ports, as soon as its old registration is gone from ZooKeeper.
+
+        Raises HarnessError for a node that runs, is cut off, or cannot start.
+        """
         member = self.member(node_id)
         member.check_can_start()
+        check_can_register(self, node_id)
         await self.wait_until(lambda: self._is_unregistered(node_id), f"broker {node_id} to be gone from ZooKeeper")
         await member.start()
 
@@ -292,7 +296,8 @@ class Cluster(Interventions, Topics):
         return not await self.exists(znodes.broker_path(node_id))
 
     async def restart(self, node_id: int) -> None:
-        """Stop if it runs, then start."""
+        """Stop if it runs, then start. Raises HarnessError for a node that is cut off, which is left as it is."""
+        check_can_register(self, node_id)
         await self._stop_if_running(self.member(node_id))
         await self.start(node_id)
 

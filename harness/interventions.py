@@ -48,8 +48,7 @@ class Interventions:
 
         Raises HarnessError for a node that is cut off, which is left as it is.
         """
-        if self.world.is_cut(self.member(node_id).id):
-            raise HarnessError(f"node {node_id} is cut off from ZooKeeper and could not register: heal it first")
+        check_can_register(self, node_id)
         await self.kill(node_id)
         if node_id in await self.registered():
             await self.expire_session(node_id)
@@ -249,6 +248,12 @@ class Interventions:
         controller = await _replaceable_controller(self)
         await self.hold_control_requests(controller.id)
         return await self.second_controller()
+
+
+def check_can_register(cluster: Faulty, node_id: int) -> None:
+    """Raises HarnessError for a node that is cut off from ZooKeeper."""
+    if cluster.world.is_cut(cluster.member(node_id).id):
+        raise HarnessError(f"node {node_id} is cut off from ZooKeeper and could not register: heal it first")
 
 
 async def _replaceable_controller(cluster: Faulty) -> ActiveController:

@@ -202,13 +202,18 @@ async def epoch_is(cluster: Cluster, epoch: int) -> bool:
     return found is not None and found.epoch == epoch
 
 
-async def test_a_node_that_is_cut_off_is_not_bounced() -> None:
+async def test_a_node_that_is_cut_off_is_not_bounced_nor_started_again() -> None:
     async with Cluster(2, world=memory()) as cluster:
         await cluster.cut_from_zookeeper(2)
+        for again in (cluster.bounce, cluster.restart):
+            with pytest.raises(HarnessError, match="node 2 is cut off from ZooKeeper and could not"):
+                await again(2)
+            assert cluster.member(2).state == "running"
+        await cluster.kill(2)
         with pytest.raises(HarnessError, match="node 2 is cut off from ZooKeeper and could not"):
-            await cluster.bounce(2)
-        assert cluster.member(2).state == "running"
+            await cluster.start(2)
         await cluster.heal(2)
+        await cluster.start(2)
         await cluster.bounce(2)
 
 
