@@ -108,6 +108,10 @@ def decode(
     those of the first host's clock.
     """
     check_span(since_ns, until_ns)
+    if summary and as_json:
+        raise click.UsageError("--summary is text: leave out --json")
+    if show_payloads and not as_json:
+        raise click.UsageError("--show-payloads needs --json")
     if as_json:
         print_utf8()
     names = expand(files)
