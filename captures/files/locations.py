@@ -29,10 +29,13 @@ _MAGIC = re.compile(r"[*?[]")
 def expand(locations: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The files that ``locations`` name; globs are expanded and sorted.
 
-    ``**`` matches any depth of folders; in a URI ``?`` is no wildcard. Raises CaptureError for a glob without a match.
+    ``**`` matches any depth of folders; in a URI ``?`` is no wildcard. Raises CaptureError for a glob without a match,
+    and for an empty name.
     """
     found: list[str] = []
     for location in [os.fspath(each) for each in locations]:
+        if not location:
+            raise CaptureError("the name of a file is empty")
         if is_uri(location):
             found += _expand_uri(location) if "*" in location or "[" in location else [location]
         elif not _MAGIC.search(location) or os.path.lexists(location):

@@ -24,6 +24,8 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
         (["decode", TOUR, "--ports", "x"], 2, "x"),
         (["decode", TOUR, "--summary", "--json"], 2, "leave out --json"),
         (["decode", TOUR, "--show-payloads"], 2, "--show-payloads needs --json"),
+        (["decode", ""], 1, "the name of a file is empty"),
+        (["analyze", ""], 1, "the name of a file is empty"),
         (["analyze", TOUR, "--report", "r", "--format", "text"], 2, "--report"),
         (["analyze", TOUR, "--format", "parquet"], 2, "--format parquet"),
         (["analyze", TOUR, "--format", "parquet", "--report", "a", "--out", "b"], 2, "--format parquet"),
