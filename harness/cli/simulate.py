@@ -9,7 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -21,6 +22,9 @@ from kce.harness.simulation import STEPS, Result, schedule, shrunk, simulate
 
 EXIT_VIOLATION = 3
 _CHUNK = 20
+#: what the length of a range can be
+_MOST_SEEDS = sys.maxsize
+_MOST_JOBS = 1000
 #: the resource tracker would print a warning after a signal, when it removes the semaphores of the processes
 _NO_WARNING = "ignore::UserWarning:multiprocessing.resource_tracker"
 
@@ -33,6 +37,8 @@ def _seeds(_ctx: click.Context, _param: click.Parameter, value: str) -> range:
         raise click.BadParameter(f"{value!r} is not a seed or a range such as 0..999") from None
     if not found:
         raise click.BadParameter(f"{value!r} is an empty range")
+    if found[-1] - found[0] >= _MOST_SEEDS:
+        raise click.BadParameter(f"{value!r} has more than {_MOST_SEEDS} seeds")
     return found
 
 
@@ -63,7 +69,9 @@ A run is the same from the same seed on every machine. The exit code is 3 if an 
     help="Seeds of the runs.",
 )
 @click.option("--steps", type=click.IntRange(1), default=STEPS, show_default=True, help="Operations of each run.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of parallel processes.")
+@click.option(
+    "--jobs", type=click.IntRange(1, _MOST_JOBS), default=1, show_default=True, help="Number of parallel processes."
+)
 @click.option(
     "--trace", type=click.Path(path_type=Path, dir_okay=False), help="With one seed: write each frame as JSON."
 )
@@ -103,15 +111,20 @@ def simulate_(seeds: range, steps: int, jobs: int, trace: Path | None, record: P
 
 
 def _chunks(seeds: range, steps: int, jobs: int) -> Iterator[list[Result]]:
-    chunks = [list(seeds[at : at + _CHUNK]) for at in range(0, len(seeds), _CHUNK)]
+    """The results of some seeds at a time, in any order. There may be more seeds than fit into memory."""
+    chunks = (list(seeds[at : at + _CHUNK]) for at in range(0, len(seeds), _CHUNK))
     if jobs == 1:
         for chunk in chunks:
             yield _run_chunk(chunk, steps)
         return
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), _NO_WARNING)))
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_run_chunk, chunk, steps) for chunk in chunks]):
-            yield future.result()
+        running = {pool.submit(_run_chunk, chunk, steps) for chunk in islice(chunks, 2 * jobs)}
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            running |= {pool.submit(_run_chunk, chunk, steps) for chunk in islice(chunks, len(done))}
+            for future in done:
+                yield future.result()
 
 
 def _report(violating: list[Result], done: int, seconds: float | None) -> int:

@@ -6,9 +6,11 @@ harness/simulated_copies.py, harness/simulated_operations.py, harness/cli/simula
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from click.testing import CliRunner
 from kce import wire
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster
+from kce.harness.cli import simulate as command
 from kce.harness.cli.simulate import simulate_
 from kce.harness.errors import HarnessError
 from kce.harness.invariants import Invariants, watch
@@ -154,12 +157,22 @@ def test_the_command(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [line.split("  ")[-1] for line in one.out.splitlines()[:-1]] == list(map(str, schedule(5)))
     assert (tmp_path / "trace").stat().st_size
     assert here("simulate", "--seeds", "5..x").code == 2
+    assert "seeds\n" in here("simulate", "--seeds", f"0..{10**30}").err
+    assert here("simulate", "--seeds", "1..2", "--jobs", "1001").code == 2
     assert here("simulate", "--seeds", "1..2", "--trace", "x").code == 2
     broker_outside_the_assignment_in_the_isr(monkeypatch)
     failed = here("simulate", "--seeds", "2..3")
     assert failed.code == 3
     assert "  ISR: " in failed.out
     assert "steps suffice:" in failed.out
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_seeds_are_not_listed_before_they_are_run(monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+    monkeypatch.setattr(command, "_run_chunk", lambda seeds, steps: seeds)
+    monkeypatch.setattr(command, "ProcessPoolExecutor", lambda jobs, mp_context: ThreadPoolExecutor(jobs))
+    chunks = [*itertools.islice(command._chunks(range(10**15), 1, jobs), 10)]
+    assert len({seed for chunk in chunks for seed in chunk}) == 200
 
 
 @pytest.mark.slow
