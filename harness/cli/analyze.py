@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,8 +192,12 @@ def _each(files: tuple[str, ...], report: str | None, form: str, fail_on: str | 
         reports = {name: os.path.join(report, f"{os.path.basename(name)}{ENDINGS[form]}") for name in names}
         if len(set(reports.values())) < len(names):
             raise click.UsageError("--each --report: two of FILES have the same name")
-        with suppress(OSError):  # what is wrong is said below
+        try:
             os.mkdir(report)
+        except FileExistsError:  # if it is no folder, that is said below
+            pass
+        except OSError as e:
+            raise CaptureError(f"{report}: the folder cannot be made ({e.strerror})") from None
         for path in reports.values():
             check_report(path, names)
     codes = set()

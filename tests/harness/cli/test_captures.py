@@ -39,6 +39,11 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
         (["analyze", TOUR, "--each", "--format", "json"], 2, "--report"),
         (["analyze", TOUR, TOUR.replace("/", "//"), "--each", "--report", "."], 2, "same name"),
         (["analyze", TOUR, "nowhere.pcapng", "--each"], 1, "nowhere.pcapng"),
+        (
+            ["analyze", TOUR, "--each", "--report", "no/reports"],
+            1,
+            "no/reports: the folder cannot be made (No such file",
+        ),
         (["decode", TOUR, TOUR, "--follow"], 2, "one file"),
         (["decode", "nowhere.pcap", "--follow"], 1, "cannot be opened"),
         (["capture", "x.pcapng", "--wireshark"], 2, "--ports"),
