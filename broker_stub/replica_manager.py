@@ -20,7 +20,7 @@ from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
-from kce.wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
+from kce.wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, NO_LEADER, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
 
@@ -177,7 +177,10 @@ class ReplicaManager:
             changed = partition.make_follower(state, topic_id)
         else:  # rule 9.23: the error code stays NONE
             partition.create_log_if_not_exists(state, topic_id)
-            self._warn("Not following leader %d of %s: it is not alive", state.leader, partition.topic_partition)
+            if state.leader == NO_LEADER:
+                self._warn("%s has no leader to follow", partition.topic_partition)
+            else:
+                self._warn("Not following leader %d of %s: it is not alive", state.leader, partition.topic_partition)
             return False
         if not changed:
             self._warn(

@@ -264,10 +264,14 @@ async def test_a_recovering_partition_is_recovered_at_once() -> None:  # rule 9.
     assert node.partition().propose_isr((1,)).leader_and_isr.recovery_state == 0
 
 
-async def test_a_dead_leader_is_not_followed_without_an_error() -> None:  # rule 9.23
+async def test_a_dead_leader_is_not_followed_without_an_error(caplog) -> None:  # rule 9.23
     node = Node()
     await node.ask(update_metadata(alive=(1, 3)))
     assert await _code(node, lai_state(leader=2, leader_epoch=5)) == ErrorCode.NONE
+    assert await _code(node, lai_state(leader=-1, leader_epoch=5)) == ErrorCode.NONE
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "[Broker id=1] Not following leader 2 of a-0: it is not alive", "[Broker id=1] a-0 has no leader to follow"
+    ]  # fmt: skip
     assert _epochs(node) == (-1, -1, 0)
     assert node.logs.has_log(A0)
     await node.ask(update_metadata(alive=(1, 2, 3)))
