@@ -134,7 +134,7 @@ class Commands:
                 rule = self._fault(number)
                 del self._faults[number]
                 await self._target.remove_rule(rule)
-                text = f"fault {number} is removed: {rule.matched} frames matched, it acted on {rule.fired}"
+                text = f"fault {number} is removed: matched {rule.matched}, acted on {rule.fired}"
                 return {"text": text, "matched": rule.matched, "fired": rule.fired}
         done = await self._target.act(command, request)
         if done is None:

@@ -138,5 +138,5 @@ def _report(violating: list[Result], done: int, seconds: float | None) -> int:
         for step in short.steps:
             click.echo(f"    {step}")
     pace = "" if seconds is None else f", {60 * done / max(seconds, 0.001):.0f} a minute"
-    click.echo(f"{done} runs, {len(found)} with violations{pace}")
+    click.echo(f"{done} run{'' if done == 1 else 's'}, {len(found)} with violations{pace}")
     return EXIT_VIOLATION if found else 0

@@ -272,7 +272,7 @@ def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) 
             assert stats["matched"] == 0
         assert stats.items() >= {"matched": 1, "fired": 1}.items()
         assert here("fault", "stats").out.startswith("1  matched 1, acted on 1: requests api=")
-        assert here("fault", "remove", "1").out == "fault 1 is removed: 1 frames matched, it acted on 1\n"
+        assert here("fault", "remove", "1").out == "fault 1 is removed: matched 1, acted on 1\n"
         assert here("fault", "remove", "1").err == "kce: there is no fault 1; there are none\n"
         wrong = here("fault", "add", "--api", "Leader")
         assert wrong.code == 2
