@@ -186,9 +186,12 @@ def ports_option(function: F) -> F:
 
 
 def print_utf8() -> None:
-    """What is printed is in UTF-8 from here on, whatever the locale says: JSON is, and HTML says so."""
+    """What is printed is in UTF-8 from here on, whatever the locale says: JSON is, and HTML says so.
+
+    Bytes of a file's name that are not UTF-8 are escaped, in the way that JSON has.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def plain_console(*, stderr: bool = False) -> Console:

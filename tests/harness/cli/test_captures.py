@@ -1,13 +1,18 @@
-"""Wrong arguments of `kce decode` and `kce analyze`; tests/captures runs them on captures.
+"""Wrong arguments and odd names of `kce decode` and `kce analyze`; tests/captures runs them on captures.
 
 Covers: kce.harness.cli.analyze, kce.harness.cli.capture
 """
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.captures.samples import CAPTURES
+from tests.harness.cli.support import kce
 from tests.harness.conftest import Here
 
 TOUR = str(CAPTURES["kafka-3.9.1-tour"])
@@ -59,3 +64,11 @@ def test_wrong_arguments_are_one_line(arguments: list[str], code: int, text: str
     assert (failed.code, failed.out) == (code, "")
     assert text in failed.err.splitlines()[-1]
     assert "Traceback" not in failed.err
+
+
+def test_json_has_the_name_of_a_file_that_is_not_utf_8(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.pcap.gz")
+    path.symlink_to(TOUR)
+    shown = kce("decode", str(path), "--json", env=env)
+    assert (shown.returncode, "Traceback" in shown.stderr) == (0, False)
+    assert json.loads(shown.stdout.splitlines()[0])["file"] == str(path)
