@@ -22,7 +22,7 @@ from kce.broker_stub.log.names import SWAP
 from kce.broker_stub.log.producer_state import Origin
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
-from kce.broker_stub.log.validation import Assigned, assign_offsets, check_records, placed_batch
+from kce.broker_stub.log.validation import ANY_EPOCH, Assigned, assign_offsets, check_records, placed_batch
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.wire.batch_header import BatchHeader
 from kce.wire.vocabulary import TopicPartition
@@ -213,9 +213,9 @@ class Log(LogFiles):
         )  # fmt: skip
 
     @storage
-    def append_as_follower(self, records: Buffer) -> Appended:
-        """Append what the leader has appended (rule B5.19). Raises UnexpectedOffset, ApiException."""
-        checked = check_records(records, Origin.REPLICATION, self.config.max_message_bytes)
+    def append_as_follower(self, records: Buffer, leader_epoch: int = ANY_EPOCH) -> Appended:
+        """Append what the leader of that epoch has appended (rule B5.19). Raises UnexpectedOffset, ApiException."""
+        checked = check_records(records, Origin.REPLICATION, self.config.max_message_bytes, leader_epoch)
         if not checked.batches:
             return Appended(UNKNOWN_OFFSET, UNKNOWN_OFFSET, self.log_start_offset)
         extent = extent_of(checked)

@@ -38,6 +38,7 @@ from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatc
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 
 _UNLIMITED: Final = 2**63 - 1
+ANY_EPOCH: Final = 2**31 - 1
 #: where a batch has its magic
 _MAGIC_AT: Final = 16
 #: how many bad records of a batch the message describes
@@ -67,8 +68,13 @@ class Assigned(NamedTuple):
     converted: int = 0
 
 
-def check_records(records: Buffer, origin: Origin, max_message_bytes: int) -> CheckedRecords:
-    """Rules B3.16, B3.17. Raises InvalidRecord, MessageTooLarge, CorruptMessage."""
+def check_records(
+    records: Buffer, origin: Origin, max_message_bytes: int, leader_epoch: int = ANY_EPOCH
+) -> CheckedRecords:
+    """Rules B3.16, B3.17. Raises InvalidRecord, MessageTooLarge, CorruptMessage.
+
+    ``leader_epoch``: that of the leader who was asked; batches are left out from the first with a later one on.
+    """
     data = memoryview(records)
     batches = []
     end = 0
@@ -76,6 +82,8 @@ def check_records(records: Buffer, origin: Origin, max_message_bytes: int) -> Ch
         for at, header in read_headers(data):
             if header.magic == 2 and origin is Origin.CLIENT and header.base_offset:
                 raise InvalidRecord(f"the base offset of a batch is {header.base_offset}, not 0")
+            if header.partition_leader_epoch > leader_epoch:
+                break
             size = header.size
             if size > max_message_bytes and origin is not Origin.REPLICATION:
                 raise MessageTooLarge(f"a batch of {size} bytes; at most {max_message_bytes} are allowed")

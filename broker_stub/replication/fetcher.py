@@ -337,7 +337,7 @@ class ReplicaFetcher:
         if state.offset != found.log_end_offset:
             raise PartitionFailed(f"the log ends at {found.log_end_offset}, not at {state.offset}")
         if data.records:
-            appended = append_copied(found, data.records)
+            appended = append_copied(found, data.records, state.leader_epoch)
             if appended.first_offset >= 0:
                 state.offset = appended.last_offset + 1
             self.bytes += len(data.records)

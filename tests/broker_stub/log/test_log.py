@@ -24,6 +24,7 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.log.appending import UnexpectedOffset
+from kce.broker_stub.log.log import UNKNOWN_OFFSET
 from kce.broker_stub.log.lookup import EARLIEST, LATEST, offsets_before
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FlushableLog, OffsetMetadata
@@ -404,6 +405,17 @@ def test_append_below_expected_offset_throws_exception() -> None:
         with pytest.raises(UnexpectedOffset) as refused:
             log.append_as_follower(batch(b"a", b"b", base_offset=offset, leader_epoch=0))
         assert (refused.value.first_offset, refused.value.last_offset) == (offset, offset + 1)
+
+
+def test_batches_of_a_later_leader_are_left_out() -> None:  # rule B5.19
+    """From the first of them on, whatever follows."""
+    log = a_log()
+    own, other = batch(b"a", leader_epoch=3), batch(b"b", base_offset=1, leader_epoch=4)
+    more = batch(b"c", base_offset=2, leader_epoch=3)
+    assert log.append_as_follower(own + other + more, 3).last_offset == 0
+    assert log.append_as_follower(other, 3).last_offset == UNKNOWN_OFFSET
+    assert (values(log), log.leader_epochs) == ([(0, b"a")], ((3, 0),))
+    assert log.append_as_follower(other, 4).last_offset == 1
 
 
 @kafka("ULT-28")

@@ -99,6 +99,16 @@ async def test_records_are_appended_and_the_high_watermark_follows(follower: Mak
     assert set(f.leader.clients) == {"broker-1-fetcher-0"}
 
 
+async def test_what_a_later_leader_wrote_is_not_taken_from_the_old_one(follower: MakeFollower) -> None:  # rule B5.19
+    f = follower()
+    records = batch(b"x", base_offset=2, leader_epoch=3) + batch(b"y", base_offset=3, leader_epoch=4)
+    f.leader.fetched = [{"records": records, "high_watermark": 4}, {"records": records[len(records) // 2 :]}]
+    await f.follow()
+    assert [value for _, value in values(f.log)][-1] == b"x"
+    assert [fetch[0] for fetch in f.leader.fetches()] == [2, 3, 3]
+    assert f.fetchers.failed_partitions == 0
+
+
 async def test_records_wait_for_the_settings_of_their_topic(follower: MakeFollower) -> None:
     f = follower()
     f.settings.unread = {"a", "other"}
