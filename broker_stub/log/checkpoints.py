@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -12,10 +13,16 @@ from kce.broker_stub.disk import Disk, replace
 from kce.wire.vocabulary import TopicPartition
 
 _VERSION: Final = "0"
+#: an entry does not begin with them
+_BLANKS: Final = re.compile(r"\s+")
 
 
 class BadCheckpoint(OSError):
     """A malformed checkpoint file. It fails the log directory as an I/O error does."""
+
+
+class BadNumber(BadCheckpoint):
+    """What should be a number of an entry is none."""
 
 
 def _encode(lines: Iterable[str]) -> bytes:
@@ -24,27 +31,37 @@ def _encode(lines: Iterable[str]) -> bytes:
 
 
 def _decode(path: str, content: bytes | None, fields: int) -> list[list[str]]:
-    """The fields of each entry; none for a missing or an empty file. Raises BadCheckpoint."""
+    """The fields of each entry; none for a file that is missing, empty or has only a version. Raises BadCheckpoint."""
     if not content:
         return []
     lines = content.decode(errors="replace").splitlines()
     if lines[0] != _VERSION:
         raise BadCheckpoint(f"{path}: version {lines[0]!r} is not {_VERSION}")
-    entries = [line.split() for line in lines[2:]]
-    if len(lines) < 2 or lines[1] != str(len(entries)):
+    if len(lines) == 1:
+        return []
+    entries = [_BLANKS.split(line.rstrip()) for line in lines[2:]]
+    if lines[1] != str(len(entries)):
         raise BadCheckpoint(f"{path}: {len(entries)} entries, not the number in its second line")
     if bad := [entry for entry in entries if len(entry) != fields]:
         raise BadCheckpoint(f"{path}: malformed entry {' '.join(bad[0])!r}")
     return entries
 
 
+def _number(text: str, bits: int) -> int:
+    """Raises ValueError."""
+    number = int(text)
+    if number.bit_length() >= bits:
+        raise ValueError(f"{text} has more than {bits} bits")
+    return number
+
+
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """A checkpoint of offsets. Raises OSError, BadCheckpoint."""
+    """A checkpoint of offsets. Raises OSError, BadCheckpoint, BadNumber."""
     entries = _decode(path, disk.read(path), 3)
     try:
-        return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+        return {TopicPartition(topic, _number(number, 32)): _number(offset, 64) for topic, number, offset in entries}
     except ValueError as e:
-        raise BadCheckpoint(f"{path}: {e}") from None
+        raise BadNumber(f"{path}: {e}") from None
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -57,11 +74,11 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def read_leader_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
-    """(epoch, start offset). Raises OSError, BadCheckpoint."""
+    """(epoch, start offset). Raises OSError, BadCheckpoint, BadNumber."""
     try:
-        return [(int(epoch), int(offset)) for epoch, offset in _decode(path, disk.read(path), 2)]
+        return [(_number(epoch, 32), _number(offset, 64)) for epoch, offset in _decode(path, disk.read(path), 2)]
     except ValueError as e:
-        raise BadCheckpoint(f"{path}: {e}") from None
+        raise BadNumber(f"{path}: {e}") from None
 
 
 def write_leader_epochs(disk: Disk, path: str, entries: Iterable[tuple[int, int]]) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.errors import BrokerFailure
-from kce.broker_stub.log.checkpoints import encode_offsets, read_offsets, write_clean_shutdown, write_offsets
+from kce.broker_stub.log.checkpoints import BadNumber, encode_offsets, read_offsets, write_clean_shutdown, write_offsets
 from kce.broker_stub.log.names import (
     CLEAN_SHUTDOWN,
     LOCK,
@@ -125,10 +125,10 @@ class LogDirectory(LogContext):
     # checkpoints
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """Raises OSError, BadCheckpoint; not for where recovery and logs start, which is the beginning (rule B6.6)."""
+        """Raises OSError, BadCheckpoint; if only numbers are bad, not for where recovery and logs start (rule B6.6)."""
         try:
             return read_offsets(self.disk, f"{self.path}/{name}")
-        except OSError as e:
+        except BadNumber as e:
             if name not in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
                 raise
             log.warning("%s/%s is ignored: %s", self.path, name, e)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from kce.broker_stub.disk import Disk
-from kce.broker_stub.log.checkpoints import read_leader_epochs, write_leader_epochs
+from kce.broker_stub.log.checkpoints import BadCheckpoint, read_leader_epochs, write_leader_epochs
 from kce.broker_stub.log.names import LEADER_EPOCH_CHECKPOINT
 
 #: an unknown epoch or offset
@@ -46,7 +46,10 @@ class LeaderEpochCache:
         self.entries: Entries = entries or ()
         if disk is not None and entries is None:
             for epoch, offset in read_leader_epochs(disk, self._path):
-                self._assign(epoch, offset)
+                try:
+                    self._assign(epoch, offset)
+                except ValueError as e:
+                    raise BadCheckpoint(f"{self._path}: {e}") from None
 
     @property
     def _path(self) -> str:

@@ -21,8 +21,11 @@ def test_offsets() -> None:
     checkpoints.write_offsets(disk, "/d/x", OFFSETS)
     assert disk.read("/d/x") == b"0\n2\na 0 5\nb.c-d 12 1099511627776\n"
     assert checkpoints.read_offsets(disk, "/d/x") == OFFSETS
-    disk.write("/d/x", b"")
-    assert checkpoints.read_offsets(disk, "/d/x") == {}
+    for content in (b"", b"0\n"):
+        disk.write("/d/x", content)
+        assert checkpoints.read_offsets(disk, "/d/x") == {}
+    disk.write("/d/x", b"0\r\n2\r\na  0\t5\r\nb.c-d 12 1099511627776 \n")
+    assert checkpoints.read_offsets(disk, "/d/x") == OFFSETS
 
 
 def test_leader_epochs() -> None:
@@ -33,13 +36,36 @@ def test_leader_epochs() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"1\n0\n", b"x", b"0\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"0\nx\n", b"\xff\n"]
+    "content",
+    [
+        b"1\n0\n",
+        b"x",
+        b"0\n2\na 0 5\n",
+        b"0\n1\na\n",
+        b"0\n1\na 0 x y\n",
+        b"0\nx\n",
+        b"\xff\n",
+        b"0\n1\n\n",
+        b"0\n1\n a 0 5\n",
+    ],
 )
 def test_bad_checkpoints(content: bytes) -> None:
     disk = MemoryDisk()
     disk.write("/d/x", content)
     with pytest.raises(BadCheckpoint, match="/d/x"):
         checkpoints.read_offsets(disk, "/d/x")
+    with pytest.raises(BadCheckpoint, match="/d/x"):
+        checkpoints.read_leader_epochs(disk, "/d/x")
+
+
+@pytest.mark.parametrize("content", [b"0\n1\na %s 5\n", b"0\n1\na 0 %s\n"])
+@pytest.mark.parametrize("number", [b"x", b"", b"9223372036854775808", b"1.5"])
+def test_bad_numbers(content: bytes, number: bytes) -> None:  # rule B6.6
+    disk = MemoryDisk()
+    disk.write("/d/x", content % (number or b"-"))
+    with pytest.raises(BadCheckpoint, match="/d/x"):
+        checkpoints.read_offsets(disk, "/d/x")
+    disk.write("/d/x", (content % (number or b"-")).replace(b"a ", b""))
     with pytest.raises(BadCheckpoint, match="/d/x"):
         checkpoints.read_leader_epochs(disk, "/d/x")
 

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from kce.broker_stub.log.checkpoints import BadCheckpoint
 from kce.broker_stub.log.leader_epochs import UNDEFINED_END, LeaderEpochCache
 from kce.harness.world.memory_disk import MemoryDisk
 
@@ -34,6 +35,14 @@ def test_an_epoch_replaces_what_is_not_before_it(epoch: int, offset: int, entrie
         made.assign(*entry)
     assert made.entries == LeaderEpochCache(disk, "/l").entries == entries
     assert made.latest == entries[-1][0]
+
+
+@pytest.mark.parametrize("entry", [b"-1 5", b"3 -5"])
+def test_a_file_with_what_is_no_epoch(entry: bytes) -> None:  # rule B6.6
+    disk = MemoryDisk()
+    disk.write("/l/leader-epoch-checkpoint", b"0\n1\n%s\n" % entry)
+    with pytest.raises(BadCheckpoint, match="/l/leader-epoch-checkpoint"):
+        LeaderEpochCache(disk, "/l")
 
 
 def test_what_is_no_epoch() -> None:

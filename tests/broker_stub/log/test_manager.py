@@ -447,22 +447,28 @@ async def test_a_directory_that_fails_at_the_start() -> None:
         await manager(disk, "/l", "/m").load()
 
 
-async def test_a_checkpoint_that_cannot_be_read_is_ignored(disk: MemoryDisk) -> None:
-    """Rule B6.6."""
+async def test_a_checkpoint_with_a_bad_number_is_ignored(disk: MemoryDisk) -> None:
+    """Rule B6.6: where recovery and logs start is the beginning then."""
     logs = manager(disk)
     await logs.load()
     append(logs.get_or_create_log(A0, is_new=True, topic_id=None))
     logs.close()
     for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
-        disk.write(f"/l/{name}", b"x")
+        disk.write(f"/l/{name}", b"0\n1\na 0 x\n")
     logs = manager(disk)
     await logs.load()
     assert values(logs.logs[A0]) == [(0, b"v")]
 
 
-@pytest.mark.parametrize("name", ["replication-offset-checkpoint", "cleaner-offset-checkpoint"])
-async def test_without_the_high_watermarks_a_directory_is_offline(disk: MemoryDisk, name: str) -> None:
-    """Rule B6.6: without them a follower may cut off what is committed."""
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replication-offset-checkpoint", "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+    ],
+)  # fmt: skip
+async def test_without_a_checkpoint_a_directory_is_offline(disk: MemoryDisk, name: str) -> None:
+    """Rule B6.6: without the high watermarks, say, a follower may cut off what is committed."""
     disk.write(f"/l/{name}", b"0\n5\na 0 1\n")
     logs = manager(disk, "/l", "/m")
     await logs.load()
