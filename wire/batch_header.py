@@ -130,12 +130,14 @@ def read_header(data: bytes | memoryview, at: int = 0, *, is_stored: bool = Fals
     magic = data[at + _MAGIC_AT]
     if magic == 2 or (is_stored and magic > 2):
         if rest < BATCH_HEADER_BYTES:
+            _check_part(data, at, is_stored=is_stored)
             return None
         header = _new(BatchHeader, HEADER.unpack_from(data, at))
         least = BATCH_HEADER_BYTES
     elif magic < 2:
         least = MIN_BYTES + magic * _TIMESTAMP.size
         if rest < least:
+            _check_part(data, at, is_stored=is_stored)
             return None
         offset, length, crc, _, attributes = _LEGACY.unpack_from(data, at)
         attributes &= _LEGACY_ATTRIBUTES[magic]
@@ -150,6 +152,12 @@ def read_header(data: bytes | memoryview, at: int = 0, *, is_stored: bool = Fals
     if size < (MIN_BYTES if is_stored else least):
         raise errors.CorruptRecord(f"batch at byte {at}: {size} bytes are below the minimum of magic {magic}, {least}")
     return header
+
+
+def _check_part(data: bytes | memoryview, at: int, *, is_stored: bool) -> None:
+    """Of a header that the data end in, only the size of what is stored is checked, once a byte follows the magic."""
+    if is_stored and len(data) - at > _MAGIC_AT + 1 and (size := _LENGTH.unpack_from(data, at + 8)[0]) < _LEAST_LENGTH:
+        raise errors.CorruptRecord(f"batch at byte {at}: a size of {size}")
 
 
 def read_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:

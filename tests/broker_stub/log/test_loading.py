@@ -191,6 +191,18 @@ def test_segments_before_the_recovery_point_are_not_checked() -> None:
     assert reopened(context, recovery_point=4).log_end_offset == 4
 
 
+@pytest.mark.parametrize("size", [17, 18, 40])
+def test_a_tail_of_zeros(size: int) -> None:
+    """Rule B6.34: once a byte follows where the magic would be, it is a batch whose size is too small."""
+    context = Context()
+    filled(context).close()
+    context.disk.open(f"{FOLDER}/00000000000000000010.log").append(bytes(size))
+    if size > 17:
+        with pytest.raises(CorruptRecord, match=f"batch at byte {2 * ONE}"):
+            reopened(context, clean=True)
+    assert reopened(context).log_end_offset == 12
+
+
 def test_a_log_start_within_a_segment_and_beyond_the_end() -> None:
     """Rules B6.28, B6.29."""
     context = Context()
