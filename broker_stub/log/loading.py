@@ -17,7 +17,6 @@ from kce.broker_stub.log.names import (
     LOG,
     SEGMENT_FILES,
     SWAP,
-    TIME_INDEX,
     TXN_INDEX,
     parse_offset_name,
 )
@@ -158,7 +157,8 @@ class _Loader:
         return segments
 
     def _is_sane(self, segment: Segment, names: set[str]) -> bool:
-        if not all(segment.path(suffix).rpartition("/")[2] in names for suffix in (INDEX, TIME_INDEX)):
+        """A time index that is missing is made on first use: to recover the segment here would hide damage."""
+        if segment.path(INDEX).rpartition("/")[2] not in names:
             return False
         try:
             if segment.path(TXN_INDEX).rpartition("/")[2] in names:

@@ -191,6 +191,20 @@ def test_segments_before_the_recovery_point_are_not_checked() -> None:
     assert reopened(context, recovery_point=4).log_end_offset == 4
 
 
+def test_a_time_index_that_is_missing_hides_no_damage() -> None:
+    """Rule B6.27: to make it is not to recover the segment, after which nobody would see that some was cut off."""
+    context = Context()
+    filled(context).close()
+    path = f"{FOLDER}/00000000000000000000.log"
+    content = bytearray(context.disk.read(path) or b"")
+    content[-1] ^= 1
+    context.disk.write(path, bytes(content))
+    context.disk.delete(f"{FOLDER}/00000000000000000000.timeindex")
+    log = reopened(context)
+    assert (log.log_end_offset, base_offsets(log)) == (4, [0])
+    assert log.segments[0].max_timestamp == (NOW_MS + 3, 3)
+
+
 @pytest.mark.parametrize("size", [17, 18, 40])
 def test_a_tail_of_zeros(size: int) -> None:
     """Rule B6.34: once a byte follows where the magic would be, it is a batch whose size is too small."""
