@@ -86,15 +86,16 @@ class _Loader:
         end = segments[-1].next_offset() if segments else self._log_start_offset
         if segments and end < self._log_start_offset:  # rule B6.28
             log.warning("%s ends at %d, before its start at %d", self._folder, end, self._log_start_offset)
+            self._producers.truncate_fully(self._log_start_offset)
             self._delete(segments)
             self._epochs.clear()
-            self._producers.truncate_fully(self._log_start_offset)
             segments, end = [], self._log_start_offset
         if not segments:
             segments = [self._segment(self._log_start_offset, Segment.create)]
         self._epochs.truncate_from_end(end)
         start = max(self._log_start_offset, segments[0].base_offset)
         self._epochs.truncate_from_start(self._log_start_offset)
+        self._producers.reload_snapshots()  # those of recovered segments are new
         self._producers.remove_stray({segment.base_offset for segment in segments})
         rebuild_producers(self._producers, segments, start, end, clean=clean, now_ms=self._context.now_ms())
         return LoadedLog(
@@ -171,21 +172,21 @@ class _Loader:
         """Rule B6.27: the segments from that of the recovery point on are checked."""
         first = max([i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point], default=0)
         for i in range(first, len(segments)):
-            cut = self._recover_segment(segments[i], segments[:i])
+            cut = self._recover_segment(segments[i], segments)
             if cut:
                 log.warning("%s in %s: %d bytes of damage are cut off", segments[i], self._folder, cut)
                 self._delete(segments[i + 1 :])
                 return segments[: i + 1]
         return segments
 
-    def _recover_segment(self, segment: Segment, before: list[Segment]) -> int:
-        """The state of producers and epochs is made from its batches, too."""
+    def _recover_segment(self, segment: Segment, known: list[Segment]) -> int:
+        """The state of producers and epochs is made from its batches, too. ``known``: among them those before it."""
         producers = ProducerStateManager(
             self._disk, self._folder, expiration_ms=self._context.producer_id_expiration_ms
         )
         now_ms = self._context.now_ms()
         start = self._log_start_offset
-        rebuild_producers(producers, before, start, segment.base_offset, clean=False, now_ms=now_ms)
+        rebuild_producers(producers, known, start, segment.base_offset, clean=False, now_ms=now_ms)
 
         def each(header: BatchHeader, batch: memoryview) -> None:
             if header.magic < 2:
@@ -206,7 +207,6 @@ class _Loader:
 
         cut = segment.recover(each)
         producers.take_snapshot()
-        self._producers.reload_snapshots()
         return cut
 
     def _delete(self, segments: list[Segment]) -> None:

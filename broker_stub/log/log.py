@@ -370,8 +370,7 @@ class Log(LogFiles):
         """Be empty, from that offset on. Raises KafkaStorageError."""
         self._check_truncation(offset)
         self.truncations += 1
-        removed = self.segments.start_at(offset, self.config)
-        self._delete_snapshots(removed)
+        self.segments.start_at(offset, self.config)
         self.epochs.clear()
         self.producers.truncate_fully(offset)
         self.log_start_offset = offset

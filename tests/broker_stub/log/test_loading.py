@@ -217,6 +217,23 @@ def test_a_tail_of_zeros(size: int) -> None:
     assert reopened(context).log_end_offset == 12
 
 
+def test_snapshots_that_a_recovery_makes() -> None:
+    """Rule B3.54: for the last two segments of the whole log; those of segments that it deletes stay."""
+    context = Context()
+    log = filled(context, 18)
+    for offset in log.producers.snapshots:
+        log.producers._delete(offset)
+    log.append_as_leader(produced(7, 0), 0)
+    log.append_as_leader(produced(7, 1), 0)
+    log.close()
+    assert reopened(context, recovery_point=15).producers.snapshots == (10, 15, 20)
+    context.disk.delete(f"{FOLDER}/{15:020}.snapshot")
+    context.disk.open(f"{FOLDER}/{10:020}.log").append(b"x")
+    log = reopened(context, recovery_point=10)
+    assert (base_offsets(log), log.log_end_offset, log.producers.snapshots) == ([0, 5, 10], 15, (10, 15))
+    assert context.disk.exists(f"{FOLDER}/{15:020}.snapshot")
+
+
 def test_a_log_start_within_a_segment_and_beyond_the_end() -> None:
     """Rules B6.28, B6.29."""
     context = Context()

@@ -418,6 +418,20 @@ def test_batches_of_a_later_leader_are_left_out() -> None:  # rule B5.19
     assert log.append_as_follower(other, 4).last_offset == 1
 
 
+def test_snapshots_of_a_log_that_begins_anew_are_gone_at_once() -> None:  # rule B3.54
+    """Not after the delay of its segments."""
+    log = a_log(segment_bytes=100)
+    for _ in range(4):
+        append(log)
+    later: list[str] = []
+    log.context.delete_later = lambda paths, delay_ms: later.extend(paths)  # type: ignore[method-assign]
+    assert log.producers.snapshots == (1, 2, 3)
+    log.truncate_fully(9)
+    assert later
+    assert not [path for path in later if ".snapshot" in path]
+    assert not [name for name in log.context.disk.files(log.folder) if ".snapshot" in name]
+
+
 @kafka("ULT-28")
 def test_append_empty_log_below_log_start_offset_throws_exception() -> None:
     log = a_log(log_start_offset=7)
