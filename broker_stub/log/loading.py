@@ -122,16 +122,16 @@ class _Loader:
         return self._disk.files(self._folder)
 
     def _delete_replaced(self, names: list[str], swaps: list[str]) -> None:
-        """Delete the segments that the swapped-in ones replace."""
-        offsets = [_offset(name, SWAP) for name in swaps]
-        least, most = min(offsets), max(offsets)
+        """Delete the segments that the swapped-in ones replace, and the snapshots in their range."""
+        least = end = _offset(swaps[0], SWAP)
         for name in swaps:
-            path = f"{self._folder}/{name}"
+            path, base_offset = f"{self._folder}/{name}", _offset(name, SWAP)
             file = self._disk.open(path)
-            most = max([most, *(place.header.last_offset for place in scan(file, path, file.size))])
+            least = min(least, base_offset)
+            end = max([end, base_offset, *(place.header.last_offset + 1 for place in scan(file, path, file.size))])
         for name in names:
             parsed = parse_offset_name(name)
-            if parsed and parsed[1] in SEGMENT_FILES and least <= parsed[0] <= most:
+            if parsed and least <= parsed[0] < end:
                 self._disk.delete(f"{self._folder}/{name}")
 
     def _segment(self, base_offset: int, made: Callable[..., Segment] = Segment) -> Segment:

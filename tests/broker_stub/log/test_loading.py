@@ -279,6 +279,20 @@ def test_a_compaction_that_was_swapped_is_completed() -> None:
     assert not [name for name in files(context) if name.endswith(".swap")]
 
 
+def test_what_is_swapped_in_takes_the_place_of_snapshots() -> None:
+    """Rule B6.26: like all files in the range of its offsets."""
+    context = Context()
+    log = filled(context)
+    log.close()
+    assert log.producers.snapshots == (5, 10, 12)
+    for suffix in (".log", ".index", ".timeindex"):
+        content = context.disk.read(f"{FOLDER}/{5:020}{suffix}") or b""
+        context.disk.write(f"{FOLDER}/{5:020}{suffix}.swap", content)
+    before = values(log)
+    log = reopened(context, clean=True)
+    assert (log.producers.snapshots, base_offsets(log), values(log)) == ((10, 12), [0, 5, 10], before)
+
+
 class CrashingDisk(MemoryDisk):
     """Loses power before its operation number ``at``."""
 
