@@ -98,9 +98,8 @@ class _Loader:
         self._producers.reload_snapshots()  # those of recovered segments are new
         self._producers.remove_stray({segment.base_offset for segment in segments})
         rebuild_producers(self._producers, segments, start, end, clean=clean, now_ms=self._context.now_ms())
-        return LoadedLog(
-            Segments(self._context, self._folder, segments, end), start, end if clean else min(recovery_point, end)
-        )
+        flushed = end if clean else max(start, min(recovery_point, end))
+        return LoadedLog(Segments(self._context, self._folder, segments, end), start, flushed)
 
     def _complete_swaps(self, names: list[str]) -> list[str]:
         """Remove what was to be removed, and finish the compaction that a crash has interrupted; the files then."""

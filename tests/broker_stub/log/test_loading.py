@@ -205,6 +205,13 @@ def test_a_time_index_that_is_missing_hides_no_damage() -> None:
     assert log.segments[0].max_timestamp == (NOW_MS + 3, 3)
 
 
+def test_the_log_start_is_flushed() -> None:  # rule B6.29
+    context = Context()
+    filled(context).close()
+    assert reopened(context, log_start_offset=7).recovery_point == 7
+    assert reopened(context, log_start_offset=7, recovery_point=9).recovery_point == 9
+
+
 @pytest.mark.parametrize("size", [17, 18, 40])
 def test_a_tail_of_zeros(size: int) -> None:
     """Rule B6.34: once a byte follows where the magic would be, it is a batch whose size is too small."""
