@@ -345,7 +345,6 @@ class Segment:
                 time_index.maybe_append(*self._max)
                 last_entry = position
             end = position + header.size
-        self.bytes_since_index_entry = end - last_entry
         time_index.maybe_append(*self._max)
         self.store_indexes()  # before the recovery point nothing else does: the next start would find them empty
         return end

@@ -212,6 +212,15 @@ def test_the_log_start_is_flushed() -> None:  # rule B6.29
     assert reopened(context, log_start_offset=7, recovery_point=9).recovery_point == 9
 
 
+def test_after_a_recovery_the_next_entry_of_the_index_is_an_interval_away() -> None:  # rule B6.4
+    context = Context()
+    filled(context).close()
+    log = a_log(context, clean=False, index_interval_bytes=2 * ONE)
+    for _ in range(4):
+        append(log)
+    assert [log.segments.active.index.lookup(offset).offset for offset in range(12, 16)] == [10, 10, 10, 15]
+
+
 @pytest.mark.parametrize("size", [17, 18, 40])
 def test_a_tail_of_zeros(size: int) -> None:
     """Rule B6.34: once a byte follows where the magic would be, it is a batch whose size is too small."""
