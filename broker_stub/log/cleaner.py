@@ -176,23 +176,27 @@ class Cleaner:
         )  # fmt: skip
         before = found.size
         first = found.segments[0].base_offset
-        for group in groups(found.segments.from_offset(first, end), found.config):
+        for group in groups(found.segments.from_offset(first, end), found.config, one.end):
             await pass_.rewrite(group, compaction)
         self.ends[found.partition] = end
         self._truncations[found.partition] = found.truncations
         log.info("%s: compacted to offset %d, %d bytes of %d are left", found.partition, end, found.size, before)
 
 
-def groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segment]]:
-    """Neighbours that fit into one segment together."""
+def groups(segments: Sequence[Segment], config: LogConfig, end_offset: int) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment together. ``end_offset``: of what may be cleaned.
+
+    A segment counts as if its batches went up to the next one, as in Kafka: that needs no read.
+    """
     group: list[Segment] = []
-    for segment in segments:
+    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+    for segment, end in zip(segments, ends, strict=False):
         together = [*group, segment]
         fits = (
             sum(one.size for one in together) <= config.segment_bytes
             and sum(len(one.index) for one in together) <= config.segment_index_bytes // OFFSET_ENTRY_BYTES
             and sum(len(one.time_index) for one in together) <= config.segment_index_bytes // TIME_ENTRY_BYTES
-            and together[0].can_hold(segment.next_offset())
+            and (not segment.size or together[0].can_hold(end - 1))
         )
         if group and not fits:
             yield group

@@ -279,7 +279,7 @@ def test_neighbours_share_a_segment() -> None:
     assert len(log.segments) <= 4
     for i in range(60):
         put(log, (b"%d" % i, b"%d" % i))
-    found = list(groups(list(log.segments)[:-1], log.config))
+    found = list(groups(list(log.segments)[:-1], log.config, log.segments.active.base_offset))
     assert [segment for group in found for segment in group] == list(log.segments)[:-1]
     assert all(sum(s.size for s in group) <= 400 for group in found)
     assert len(found) < len(log.segments) - 1

@@ -103,10 +103,10 @@ def test_what_is_young_stays() -> None:
 
 
 def test_which_segments_become_one() -> None:
-    def segment(size: int, entries: int, next_offset: int, times: int = 0) -> Any:
+    def segment(size: int, entries: int, base_offset: int, times: int = 0) -> Any:
         return SimpleNamespace(
-            size=size, index=range(entries), time_index=range(times), next_offset=lambda: next_offset,
-            can_hold=lambda offset: offset <= 1000,
+            size=size, index=range(entries), time_index=range(times), base_offset=base_offset,
+            can_hold=lambda offset: offset - base_offset <= 1000,
         )  # fmt: skip
 
     settings = config(segment_bytes="100", segment_index_bytes="24")
@@ -114,12 +114,15 @@ def test_which_segments_become_one() -> None:
         ([(60, 0, 5), (40, 0, 6), (1, 0, 7)], [2, 1]),
         ([(0, 2, 5), (0, 1, 6), (0, 1, 7)], [2, 1]),
         ([(0, 0, 5, 1), (0, 0, 6, 1), (0, 0, 7, 1)], [2, 1]),
-        ([(0, 0, 999), (0, 0, 1000), (0, 0, 1001)], [2, 1]),
+        ([(1, 0, 0), (1, 0, 5), (1, 0, 9), (1, 0, 1002)], [2, 1, 1]),  # as if the third had an offset of 1001
+        ([(1, 0, 2000), (1, 0, 2999)], [1, 1]),
+        ([(1, 0, 2000), (0, 0, 2999)], [2]),
         ([(500, 0, 5), (500, 0, 6)], [1, 1]),
         ([], []),
     ]
     for segments, sizes in cases:
-        assert [len(group) for group in groups([segment(*one) for one in segments], settings)] == sizes
+        found = groups([segment(*one) for one in segments], settings, 3002)
+        assert [len(group) for group in found] == sizes
 
 
 # which log is next
