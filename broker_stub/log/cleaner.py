@@ -109,7 +109,7 @@ class Cleaner:
 
     def resize(self, dedupe_buffer_bytes: int) -> None:
         """From the next pass on."""
-        self._capacity = int(dedupe_buffer_bytes * _LOAD_FACTOR) // _ENTRY_BYTES
+        self._capacity = int(dedupe_buffer_bytes // _ENTRY_BYTES * _LOAD_FACTOR)
 
     def forget(self, partition: TopicPartition) -> None:
         """The log is deleted."""

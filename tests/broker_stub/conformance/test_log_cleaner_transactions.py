@@ -23,8 +23,8 @@ COMMIT, ABORT = True, False
 RETENTION_MS: Final = 86_400_000
 END_OF_TIME: Final = 2**63 - 1
 LATE: Final = END_OF_TIME - RETENTION_MS - 1
-#: of log.cleaner.dedupe.buffer.size: the bytes of one key
-KEY_BYTES: Final = 24 / 0.9
+#: of log.cleaner.dedupe.buffer.size: the bytes of one key; a tenth of them stays free
+KEY_BYTES = 24
 
 
 class Compacted:
@@ -34,7 +34,7 @@ class Compacted:
         self.context = Context()
         self.log = a_log(self.context, **{"cleanup_policy": "compact", "segment_bytes": 1024, **settings})
         self.now_ms = NOW_MS
-        self.cleaner = Cleaner({PARTITION: self.log}, lambda: self.now_ms, round(keys * KEY_BYTES) + 1)
+        self.cleaner = Cleaner({PARTITION: self.log}, lambda: self.now_ms, -(-keys * 10 // 9) * KEY_BYTES)
         self.dirty = 0
         self._sequences: dict[int, int] = {}
 

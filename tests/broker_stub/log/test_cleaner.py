@@ -266,6 +266,16 @@ def test_a_buffer_without_room_for_a_key(caplog: pytest.LogCaptureFixture) -> No
     assert "log.cleaner.dedupe.buffer.size has no room for a key" in caplog.text
 
 
+def test_a_buffer_is_filled_to_nine_tenths_of_its_slots() -> None:
+    log = compacted(segment_bytes="100000")
+    put(log, *((b"%d" % i, b"x") for i in range(50)))
+    put(log, *((b"%d" % i, b"y") for i in range(50)))
+    log.roll()
+    cleaner = Cleaner({PARTITION: log}, log.context.now_ms, 24 * 11 + 23)
+    assert trio.run(cleaner.clean_next) is log
+    assert cleaner.ends == {PARTITION: 9}
+
+
 def test_neighbours_share_a_segment() -> None:
     log = compacted()
     for i in range(60):
