@@ -18,6 +18,7 @@ from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log.compaction import Compaction, KeyOffsets, Transactions
 from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.indexes import AbortedTransaction
 from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.names import CLEANED
 from kce.broker_stub.log.segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, Segment
@@ -237,11 +238,16 @@ class _Pass:
             await trio.lowlevel.checkpoint()
             self._check([segment])
 
+    def _aborted(self, start: int, end: int) -> Iterator[AbortedTransaction]:
+        """The aborted transactions of a range; those that ended before the log starts are forgotten, as in Kafka."""
+        found = self._log
+        return (one for one in found.segments.aborted(start, end) if one.last_offset >= found.log_start_offset)
+
     async def read_keys(self, one: Cleanable, capacity: int) -> tuple[KeyOffsets, int]:
         """The keys of what is dirty, and the offset up to which they had room."""
         keys, transactions = KeyOffsets(capacity), Transactions()
         dirty = self._log.segments.from_offset(one.first_dirty, one.end)
-        transactions.expect(self._log.segments.aborted(one.first_dirty, one.end))
+        transactions.expect(self._aborted(one.first_dirty, one.end))
         for segment in dirty:
             async with aclosing(self._batches(segment)) as batches:
                 async for _, batch in batches:
@@ -281,7 +287,7 @@ class _Pass:
         """Append what is kept of a segment."""
         segments = self._log.segments
         following = segments.from_offset(segment.base_offset)[1]  # it is not the active one
-        compaction.transactions.expect(segments.aborted(segment.base_offset, following.base_offset))
+        compaction.transactions.expect(self._aborted(segment.base_offset, following.base_offset))
         modified_ms = segment.modified_ms
         async with aclosing(self._batches(segment)) as batches:
             async for data, batch in batches:

@@ -276,6 +276,24 @@ def test_a_buffer_is_filled_to_nine_tenths_of_its_slots() -> None:
     assert cleaner.ends == {PARTITION: 9}
 
 
+def test_a_transaction_that_was_aborted_before_the_log_starts_is_like_others() -> None:
+    """Rule B6.23: nobody reads it, and whether it was aborted is forgotten with it."""
+    log = compacted(segment_bytes="100000")
+    data = batch(b"x", key=b"a", producer_id=7, base_sequence=0, is_transactional=True)
+    for _ in range(2):
+        log.append_as_leader(data, 0)
+        log.append_as_leader(marker(7, committed=False), 0, origin=Origin.COORDINATOR)
+        data = batch(b"y", key=b"a", producer_id=7, base_sequence=1, is_transactional=True)
+    log.set_high_watermark(4)
+    log.increment_log_start_offset(2)
+    log.roll()
+    put(log, (b"b", b"1"))
+    clean(log)
+    segment = log.segments[0]
+    assert [place.header.base_offset for place in segment.scan(0)] == [0, 1, 2, 3]
+    assert [found.last_offset for found in segment.txn_index.transactions] == [3]
+
+
 def test_neighbours_share_a_segment() -> None:
     log = compacted()
     for i in range(60):
