@@ -19,7 +19,7 @@ from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log.compaction import Compaction, KeyOffsets, Transactions
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.indexes import AbortedTransaction
-from kce.broker_stub.log.log import Log
+from kce.broker_stub.log.log import UNCUT, Log
 from kce.broker_stub.log.names import CLEANED
 from kce.broker_stub.log.segment import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, Segment
 from kce.wire import errors
@@ -104,8 +104,6 @@ class Cleaner:
         self._now_ms = now_ms
         self.resize(dedupe_buffer_bytes)
         self.ends: dict[TopicPartition, int] = {}
-        #: truncations of the log at that time
-        self._truncations: dict[TopicPartition, int] = {}
         self._uncleanable: set[TopicPartition] = set()
 
     def resize(self, dedupe_buffer_bytes: int) -> None:
@@ -114,8 +112,7 @@ class Cleaner:
 
     def forget(self, partition: TopicPartition) -> None:
         """The log is deleted."""
-        for known in (self.ends, self._truncations):
-            known.pop(partition, None)
+        self.ends.pop(partition, None)
         self._uncleanable.discard(partition)
 
     async def clean_next(self) -> Log | None:
@@ -147,7 +144,7 @@ class Cleaner:
     def _cleanable(self, found: Log) -> Cleanable | None:
         """None if it cannot be read."""
         try:
-            return cleanable(found, self._end_of_last_pass(found), self._now_ms())
+            return cleanable(found, self.end_of_last_pass(found), self._now_ms())
         except errors.CorruptRecord as e:
             log.warning("%s is not compacted any more: %s", found.partition, e)
             self._uncleanable.add(found.partition)
@@ -160,10 +157,10 @@ class Cleaner:
         is_held = partition in self._uncleanable or partition in self._moving
         return self._logs.get(partition) is found and not is_held
 
-    def _end_of_last_pass(self, found: Log) -> int | None:
-        if self._truncations.get(found.partition, found.truncations) != found.truncations:
-            return None
-        return self.ends.get(found.partition)
+    def end_of_last_pass(self, found: Log) -> int | None:
+        """Not beyond the segment that a truncation has cut since (rule B6.22)."""
+        end = self.ends.get(found.partition)
+        return None if end is None else min(end, found.cut_to)
 
     async def _clean(self, one: Cleanable) -> None:
         """Raises _Changed, Uncleanable, KafkaStorageError, OSError, wire.WireError."""
@@ -180,7 +177,7 @@ class Cleaner:
         for group in groups(found.segments.from_offset(first, end), found.config, one.end):
             await pass_.rewrite(group, compaction)
         self.ends[found.partition] = end
-        self._truncations[found.partition] = found.truncations
+        found.cut_to = UNCUT
         log.info("%s: compacted to offset %d, %d bytes of %d are left", found.partition, end, found.size, before)
 
 

@@ -30,6 +30,8 @@ from kce.wire.vocabulary import TopicPartition
 log = logging.getLogger(__name__)
 
 UNKNOWN_OFFSET: Final = -1
+#: ``Log.cut_to`` of a log that was not truncated
+UNCUT: Final = 2**63 - 1
 
 
 class Isolation(enum.Enum):
@@ -41,9 +43,9 @@ class Isolation(enum.Enum):
 
 
 class Log(LogFiles):
-    """``truncations`` counts them."""
+    """``truncations`` counts them. ``cut_to``: they have changed nothing before it since the cleaner last looked."""
 
-    __slots__ = ("_first_unstable", "_high_watermark", "truncations")
+    __slots__ = ("_first_unstable", "_high_watermark", "cut_to", "truncations")
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Log(LogFiles):
             recovery_point=recovery_point, folder=folder,
         )  # fmt: skip
         self.truncations = 0
+        self.cut_to = UNCUT
         self._high_watermark = BEGINNING if is_new else unlocated(self.log_start_offset)
         self._first_unstable: OffsetMetadata | None = None
         self._update_first_unstable()
@@ -356,6 +359,7 @@ class Log(LogFiles):
             return True
         self.truncations += 1
         removed = self.segments.truncate_to(offset)
+        self.cut_to = min(self.cut_to, self.segments.active.base_offset)
         self._delete(removed)
         self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(offset, self.log_start_offset)
@@ -371,6 +375,7 @@ class Log(LogFiles):
         self._check_truncation(offset)
         self.truncations += 1
         self.segments.start_at(offset, self.config)
+        self.cut_to = min(self.cut_to, offset)
         self.epochs.clear()
         self.producers.truncate_fully(offset)
         self.log_start_offset = offset

@@ -263,8 +263,7 @@ class LogManager:
             logs = self._stored_in(directory)
             try:
                 self._write_recovery_points(directory, logs)
-                if self._disk.exists(f"{directory.path}/{CLEANER_OFFSET_CHECKPOINT}"):
-                    directory.write_checkpoint(CLEANER_OFFSET_CHECKPOINT, self._cleaned_in(directory))
+                self._write_cleaned(directory)
             except OSError as e:
                 directory.failed(e)
 
@@ -369,8 +368,8 @@ class LogManager:
             await self._guarded(directory, partial(directory.update_checkpoint, CLEANER_OFFSET_CHECKPOINT, ends))
 
     def _cleaned_in(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        ends = self._cleaner.ends
-        return {partition: ends[partition] for partition in self._logs_in(directory) if partition in ends}
+        ends = {tp: self._cleaner.end_of_last_pass(found) for tp, found in self._logs_in(directory).items()}
+        return {partition: end for partition, end in ends.items() if end is not None}
 
     async def _flush_dirty(self) -> None:
         await self._each(lambda found: found.flush() if found.is_flush_due else None)
@@ -408,6 +407,7 @@ class LogManager:
                     REPLICATION_OFFSET_CHECKPOINT, {tp: found.high_watermark for tp, found in logs.items()}
                 )
                 self._write_recovery_points(directory, logs)
+                self._write_cleaned(directory)
                 directory.write_clean_shutdown(broker_epoch)
             except KafkaStorageError:
                 continue  # the directory is offline already
@@ -422,6 +422,11 @@ class LogManager:
         """Raises OSError."""
         directory.write_checkpoint(RECOVERY_POINT_CHECKPOINT, {tp: found.recovery_point for tp, found in logs.items()})
         directory.write_checkpoint(LOG_START_OFFSET_CHECKPOINT, _log_starts(logs))
+
+    def _write_cleaned(self, directory: LogDirectory) -> None:
+        """Raises OSError."""
+        if self._disk.exists(f"{directory.path}/{CLEANER_OFFSET_CHECKPOINT}"):
+            directory.write_checkpoint(CLEANER_OFFSET_CHECKPOINT, self._cleaned_in(directory))
 
     def abandon(self) -> None:
         """End as a process does that dies: nothing is written."""

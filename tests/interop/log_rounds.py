@@ -72,7 +72,7 @@ class Round:
         """One operation, and what the log is then."""
         often = {
             "append": 16.0, "follow": 0 if self._is_small else 8, "marker": 6, "advance": 3, "high_watermark": 4,
-            "truncate": 0 if self._is_compact else 1, "truncate_fully": 0 if self._is_compact else 0.1, "start": 1,
+            "truncate": 1, "truncate_fully": 0.1, "start": 1,
             "roll": 1, "flush": 1, "retain": 1, "expire": 0.5, "timestamp": 3, "read": 3,
             "clean": 2 if self._is_compact else 0,
         }  # fmt: skip

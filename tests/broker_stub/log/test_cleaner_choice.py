@@ -161,9 +161,8 @@ def test_a_log_that_is_forgotten_is_compacted_anew() -> None:
     assert cleaner.ends == {PARTITION: end}
     cleaner.forget(PARTITION)
     cleaner.forget(PARTITION)
-    assert (cleaner.ends, cleaner._truncations) == ({}, {})
+    assert cleaner.ends == {}
     other = a_compacted_log()
-    other.truncations = 5
     logs[PARTITION] = other
     assert cleaned(cleaner) == [other]
 
@@ -173,9 +172,22 @@ def test_what_was_compacted_before_a_truncation_is_not_clean() -> None:
     cleaner = a_cleaner(logs)
     log = logs[PARTITION]
     cleaned(cleaner)
-    assert cleaner._end_of_last_pass(log) == log.segments.active.base_offset
-    log.truncate_to(3)
-    assert cleaner._end_of_last_pass(log) is None
+    end, before = log.segments.active.base_offset, log.segments[-2].base_offset
+    assert cleaner.end_of_last_pass(log) == end
+    append(log, b"v", key=b"new")
+    append(log, b"v", key=b"new")
+    log.truncate_to(log.log_end_offset - 1)  # in the active segment
+    assert cleaner.end_of_last_pass(log) == end
+    log.truncate_to(end - 1)
+    assert cleaner.end_of_last_pass(log) == before
+    assert cleaner.ends == {PARTITION: end}
+    append(log, b"v", key=b"other")
+    log.roll()
+    log.set_high_watermark(log.log_end_offset)
+    assert cleaned(cleaner) == [log]
+    assert cleaner.end_of_last_pass(log) == log.segments.active.base_offset
+    log.truncate_fully(2)
+    assert cleaner.end_of_last_pass(log) == 2
 
 
 def test_an_uncleanable_log_is_tried_once() -> None:
@@ -250,13 +262,11 @@ async def test_how_far_the_keys_were_read() -> None:
 def test_the_end_of_the_last_pass() -> None:  # rule B6.22
     log = a_compacted_log()
     cleaner = Cleaner({PARTITION: log}, log.context.now_ms, 1 << 20)
-    assert cleaner._end_of_last_pass(log) is None
+    assert cleaner.end_of_last_pass(log) is None
     cleaner.ends[PARTITION] = 4  # of the checkpoint
-    assert cleaner._end_of_last_pass(log) == 4
-    cleaner._truncations[PARTITION] = log.truncations
-    assert cleaner._end_of_last_pass(log) == 4
-    log.truncate_to(7)
-    assert cleaner._end_of_last_pass(log) is None
+    assert cleaner.end_of_last_pass(log) == 4
+    log.truncate_to(3)
+    assert cleaner.end_of_last_pass(log) == log.segments.active.base_offset < 4
 
 
 async def test_a_gap_before_the_end_counts_as_read() -> None:

@@ -13,7 +13,6 @@ import java.util.Comparator;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.PriorityQueue;
 import java.util.Properties;
 import java.util.Set;
@@ -201,8 +200,17 @@ public class Logs {
                 RequestLocal.NoCaching(), VerificationGuard.SENTINEL), answer);
             case "follow" -> appended(log.appendAsFollower(records(asked), asked.get("epoch").asInt()), answer);
             case "high_watermark" -> answer.put("offset", log.updateHighWatermark(offset));
-            case "truncate" -> answer.put("done", log.truncateTo(offset));
-            case "truncate_fully" -> log.truncateFullyAndStartAt(offset, Option.empty());
+            case "truncate" -> {
+                boolean cuts = offset < log.activeSegment().baseOffset();
+                answer.put("done", log.truncateTo(offset));
+                if (cuts) {
+                    tellCleaner();
+                }
+            }
+            case "truncate_fully" -> {
+                log.truncateFullyAndStartAt(offset, Option.empty());
+                tellCleaner();
+            }
             case "start" -> answer.put("done",
                 log.maybeIncrementLogStartOffset(offset, LogStartOffsetIncrementReason.ClientRecordDeletion));
             case "roll" -> log.roll(Option.empty());
@@ -226,6 +234,12 @@ public class Logs {
             }
             default -> throw new IllegalArgumentException(asked.toString());
         }
+    }
+
+    /** As `LogManager` does after truncations. */
+    private void tellCleaner() {
+        cleanerManager.maybeTruncateCheckpoint(log.parentDirFile(), log.topicPartition(),
+            log.activeSegment().baseOffset());
     }
 
     private static MemoryRecords records(JsonNode asked) {
