@@ -143,8 +143,11 @@ class Cleaner:
 
     def _cleanable(self, found: Log) -> Cleanable | None:
         """None if it cannot be read."""
+        end = self.end_of_last_pass(found)
+        if end is not None and not found.log_start_offset <= end <= found.log_end_offset:
+            end = self.ends[found.partition] = found.log_start_offset  # for good: the log may grow beyond it again
         try:
-            return cleanable(found, self.end_of_last_pass(found), self._now_ms())
+            return cleanable(found, end, self._now_ms())
         except errors.CorruptRecord as e:
             log.warning("%s is not compacted any more: %s", found.partition, e)
             self._uncleanable.add(found.partition)

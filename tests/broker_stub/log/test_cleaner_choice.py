@@ -269,6 +269,17 @@ def test_the_end_of_the_last_pass() -> None:  # rule B6.22
     assert cleaner.end_of_last_pass(log) == log.segments.active.base_offset < 4
 
 
+@pytest.mark.parametrize("end", [0, 9])
+def test_an_end_outside_of_the_log_is_forgotten(end: int) -> None:
+    """Rule B6.22: a log that was cut by a recovery, and has grown again, has more that was never compacted."""
+    log = a_compacted_log(min_compaction_lag_ms="1000000000")
+    log.increment_log_start_offset(1)
+    cleaner = a_cleaner({PARTITION: log})
+    cleaner.ends[PARTITION] = end
+    assert cleaned(cleaner) == []
+    assert cleaner.ends == {PARTITION: 1}
+
+
 async def test_a_gap_before_the_end_counts_as_read() -> None:
     log = a_log(Context(), **COMPACT)
     append(log, b"v", key=b"k")
