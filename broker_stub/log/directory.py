@@ -55,6 +55,8 @@ class LogDirectory(LogContext):
         self.recent = NOTHING_RECENT
         self.is_offline = False
         self.had_clean_shutdown = False
+        #: a log was truncated since the recovery points were written
+        self.has_cut_log = False
         self._now_ms = now_ms
         self._on_failure = on_failure
         self._wake = wake
@@ -79,6 +81,10 @@ class LogDirectory(LogContext):
             self.is_offline = True
             log.error("log directory %s is offline: %s", self.path, error)
             self._on_failure(self)
+
+    def was_cut(self) -> None:
+        self.has_cut_log = True
+        self._wake()
 
     def woke(self, log: RestingLog) -> None:
         """Of too many, those that woke first rest. One that cannot, or was used, is asked again after the others."""

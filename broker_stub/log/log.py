@@ -364,6 +364,7 @@ class Log(LogFiles):
         self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(offset, self.log_start_offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self.context.was_cut()
         self._rebuild_producers()
         if self.high_watermark >= offset:
             self._set_high_watermark(self.end)
@@ -380,6 +381,7 @@ class Log(LogFiles):
         self.producers.truncate_fully(offset)
         self.log_start_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
+        self.context.was_cut()
         self._rebuild_producers()
         self._set_high_watermark(self.end)
 

@@ -314,11 +314,13 @@ class LogManager:
         self._work.set()
 
     async def _do_later(self) -> None:
-        """Flush what was rolled, delete what is due."""
+        """Flush what was rolled, delete what is due, write where truncated logs are recovered from (rule B5.34)."""
         while True:
             deadline = math.inf
             self._work = trio.Event()
             for directory in self.online:
+                if directory.has_cut_log:
+                    await self._checkpoint_recovery_points_in(directory)
                 await self._guarded(directory, directory.flush_due)
                 await self._guarded(directory, _as_async(directory.delete_due))
                 due = directory.next_deletion_ms
@@ -380,8 +382,12 @@ class LogManager:
     async def checkpoint_recovery_points(self) -> None:
         """Rule B5.34."""
         for directory in self.online:
-            points = {partition: found.recovery_point for partition, found in self._stored_in(directory).items()}
-            await self._guarded(directory, partial(directory.update_checkpoint, RECOVERY_POINT_CHECKPOINT, points))
+            await self._checkpoint_recovery_points_in(directory)
+
+    async def _checkpoint_recovery_points_in(self, directory: LogDirectory) -> None:
+        directory.has_cut_log = False
+        points = {partition: found.recovery_point for partition, found in self._stored_in(directory).items()}
+        await self._guarded(directory, partial(directory.update_checkpoint, RECOVERY_POINT_CHECKPOINT, points))
 
     async def checkpoint_log_starts(self) -> None:
         for directory in self.online:

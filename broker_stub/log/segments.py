@@ -72,6 +72,9 @@ class LogContext(Protocol):
     def flush_later(self, log: FlushableLog, end_offset: int) -> None:
         """Flush a log up to that offset, without blocking an append."""
 
+    def was_cut(self) -> None:
+        """A log was truncated: where it would be recovered from may lie before what the checkpoint says."""
+
     def woke(self, log: RestingLog) -> None:
         """A log has its segments in memory from now on."""
 

@@ -46,6 +46,9 @@ class Context(LogContext):
         assert isinstance(log, Log)
         log.flush(end_offset)
 
+    def was_cut(self) -> None:
+        pass
+
     def woke(self, log: RestingLog) -> None:
         self.woken += 1
 

@@ -422,6 +422,21 @@ async def test_checkpoints_do_not_read_a_log_that_rests() -> None:
     assert (found._segments, logs.offline) == (None, [])  # type: ignore[attr-defined]
 
 
+async def test_a_truncation_writes_where_recovery_begins(disk: MemoryDisk) -> None:
+    """Rule B5.34: what is appended then is not flushed, whatever the checkpoint said."""
+    async with running(manager(disk)) as logs:
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+        for _ in range(3):
+            append(log)
+        log.flush()
+        await logs.checkpoint_recovery_points()
+        assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A0: 3}
+        for cut, end in ((log.truncate_to, 2), (log.truncate_fully, 1)):
+            cut(end)
+            await trio.testing.wait_all_tasks_blocked()
+            assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A0: end}
+
+
 async def test_a_written_checkpoint_survives_a_crash(disk: MemoryDisk) -> None:
     logs = manager(disk)
     await logs.load()
