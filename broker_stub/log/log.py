@@ -235,6 +235,10 @@ class Log(LogFiles):
         segment = self._maybe_roll(
             segments.active, size, extent.roll_offset, extent.last_offset, extent.max_timestamp, now_ms
         )
+        if not segment.can_hold(extent.last_offset):
+            raise RecordListTooLarge(
+                f"offset {extent.last_offset} with others, in a segment from {segment.base_offset} on"
+            )
         updates = ProducerUpdates.replicated(self.producers, checked)
         segments.append_all([header for _, header in checked.batches], checked.data)
         self._appended(segment, extent.last_offset, updates)

@@ -432,6 +432,19 @@ def test_snapshots_of_a_log_that_begins_anew_are_gone_at_once() -> None:  # rule
     assert not [name for name in log.context.disk.files(log.folder) if ".snapshot" in name]
 
 
+def test_batches_that_no_segment_can_hold_together() -> None:  # rule B6.10
+    """None of them is written."""
+    log = a_log(index_interval_bytes=0)
+    append(log)
+    both = batch(base_offset=1, leader_epoch=0) + batch(base_offset=2**31 + 1, leader_epoch=0)
+    with pytest.raises(RecordListTooLarge, match="offset 2147483649 with others, in a segment from 1 on"):
+        log.append_as_follower(both)
+    assert (log.log_end_offset, base_offsets(log), log.segments.active.size) == (1, [0, 1], 0)
+    assert log.append_as_follower(both[: len(both) // 2]).last_offset == 1
+    assert log.append_as_follower(both[len(both) // 2 :]).last_offset == 2**31 + 1
+    assert base_offsets(log) == [0, 1, 2**31 + 1]
+
+
 @kafka("ULT-28")
 def test_append_empty_log_below_log_start_offset_throws_exception() -> None:
     log = a_log(log_start_offset=7)
