@@ -24,7 +24,7 @@ RETENTION_MS: Final = 86_400_000
 END_OF_TIME: Final = 2**63 - 1
 LATE: Final = END_OF_TIME - RETENTION_MS - 1
 #: of log.cleaner.dedupe.buffer.size: the bytes of one key; a tenth of them stays free
-KEY_BYTES = 24
+KEY_BYTES: Final = 24
 
 
 class Compacted:
