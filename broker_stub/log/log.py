@@ -363,7 +363,8 @@ class Log(LogFiles):
             return True
         self.truncations += 1
         removed = self.segments.truncate_to(offset)
-        self.cut_to = min(self.cut_to, self.segments.active.base_offset)
+        if removed:  # in the active one nothing is compacted
+            self.cut_to = min(self.cut_to, self.segments.active.base_offset)
         self._delete(removed)
         self.epochs.truncate_from_end(offset)
         self.log_start_offset = min(offset, self.log_start_offset)

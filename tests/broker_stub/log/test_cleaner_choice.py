@@ -178,6 +178,10 @@ def test_what_was_compacted_before_a_truncation_is_not_clean() -> None:
     append(log, b"v", key=b"new")
     log.truncate_to(log.log_end_offset - 1)  # in the active segment
     assert cleaner.end_of_last_pass(log) == end
+    cleaner.ends[PARTITION] = end + 9  # an end that is none does not become one
+    log.truncate_to(log.log_end_offset - 1)
+    assert cleaner.end_of_last_pass(log) == end + 9
+    cleaner.ends[PARTITION] = end
     log.truncate_to(end - 1)
     assert cleaner.end_of_last_pass(log) == before
     assert cleaner.ends == {PARTITION: end}
@@ -265,7 +269,7 @@ def test_the_end_of_the_last_pass() -> None:  # rule B6.22
     assert cleaner.end_of_last_pass(log) is None
     cleaner.ends[PARTITION] = 4  # of the checkpoint
     assert cleaner.end_of_last_pass(log) == 4
-    log.truncate_to(3)
+    log.truncate_to(1)
     assert cleaner.end_of_last_pass(log) == log.segments.active.base_offset < 4
 
 
