@@ -248,7 +248,8 @@ class _Pass:
         keys, transactions = KeyOffsets(capacity), Transactions()
         dirty = self._log.segments.from_offset(one.first_dirty, one.end)
         transactions.expect(self._aborted(one.first_dirty, one.end))
-        for segment in dirty:
+        ends = [*(segment.base_offset for segment in dirty[1:]), one.end]
+        for segment, end in zip(dirty, ends, strict=False):
             async with aclosing(self._batches(segment)) as batches:
                 async for _, batch in batches:
                     counts = not transactions.is_discarded(batch) and not batch.is_control
@@ -256,7 +257,7 @@ class _Pass:
                         if keys.latest < one.first_dirty:
                             raise Uncleanable("log.cleaner.dedupe.buffer.size has no room for a key")
                         return keys, keys.latest + 1
-        keys.latest = max(keys.latest, one.end - 1)
+            keys.latest = max(keys.latest, end - 1)  # a gap behind its last batch counts as read
         return keys, one.end
 
     async def rewrite(self, group: list[Segment], compaction: Compaction) -> None:

@@ -13,6 +13,7 @@ import trio
 
 from kce.broker_stub.log import Log
 from kce.broker_stub.log.cleaner import Cleanable, Cleaner, _Changed, _Pass, cleanable, groups
+from kce.broker_stub.log.compaction import NO_OFFSET
 from kce.wire.record import Record, RecordBatch
 from kce.wire.records import write_records
 from kce.wire.vocabulary import TopicPartition
@@ -293,3 +294,16 @@ async def test_a_gap_before_the_end_counts_as_read() -> None:
     one = cleanable(log, None, NOW_MS)
     keys, end = await _Pass(log, {PARTITION: log}, ()).read_keys(one, 9)
     assert (one.end, end, keys.latest, keys.get(b"k")) == (log.segments.active.base_offset, one.end, one.end - 1, 0)
+
+
+async def test_a_gap_between_segments_counts_as_read() -> None:  # rule B6.22
+    """Also in a pass that ends in the segment behind it, because the keys there have no room."""
+    log = a_log(Context(), **COMPACT)
+    append(log, b"v", key=b"k")
+    log.roll(9)
+    log.append_as_follower(batch(b"v", key=b"other", base_offset=9, leader_epoch=0))
+    log.roll()
+    log.set_high_watermark(log.log_end_offset)
+    one = cleanable(log, None, NOW_MS)
+    keys, end = await _Pass(log, {PARTITION: log}, ()).read_keys(one, 1)
+    assert (one.end, end, keys.latest, keys.get(b"other")) == (10, 9, 8, NO_OFFSET)
