@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from kce.captures.errors import CaptureError
 from kce.captures.files.pcapng_writer import PcapngWriter
@@ -173,12 +173,13 @@ class RotatingWriter:
     """One pcapng file, or with ``max_bytes`` or ``max_seconds`` several: NAME-00001.pcapng and so on.
 
     Of several, the one being written ends in ``.part`` until it is complete, so that watchers of the folder see whole
-    files only; the last ``keep`` complete ones stay. Times are those of packets.
+    files only; the last ``keep`` complete ones stay. Times are those of packets. A stream is written as one file, and
+    is the caller's to close.
     """
 
     def __init__(
         self,
-        target: str | os.PathLike[str],
+        target: str | os.PathLike[str] | BinaryIO,
         comments: Iterable[str] = (),
         *,
         max_bytes: int | None = None,
@@ -186,7 +187,7 @@ class RotatingWriter:
         keep: int | None = None,
     ) -> None:
         self.files: deque[Path] = deque()
-        self._target = Path(target)
+        self._target = Path(target) if isinstance(target, (str, os.PathLike)) else target
         self._comments = tuple(comments)
         self._max_bytes = max_bytes
         self._max_ns = None if max_seconds is None else max_seconds * 1e9
@@ -207,7 +208,10 @@ class RotatingWriter:
         self.close()
 
     def packet(self, packet: LivePacket, counted: tuple[int, int] = (0, 0)) -> None:
-        """``counted`` is (packets received, packets dropped) so far. Raises CaptureError when the disk is full."""
+        """``counted`` is (packets received, packets dropped) so far.
+
+        Raises CaptureError when the disk is full, BrokenPipeError when nobody reads the stream any more.
+        """
         try:
             if self._is_full(packet.time_ns):
                 self._finish(*counted)
@@ -216,6 +220,8 @@ class RotatingWriter:
                 self._began_ns = packet.time_ns
             self._link_types.add(packet.link_type)
             self._writer.packet(packet.time_ns, packet.link_type, packet.data, packet.wire_bytes)
+        except BrokenPipeError:
+            raise
         except OSError as e:
             raise CaptureError(f"{self._writer.name}: cannot be written ({e.strerror or e})") from None
 
@@ -225,6 +231,8 @@ class RotatingWriter:
             return
         try:
             self._finish(*counted)
+        except BrokenPipeError:
+            raise
         except OSError as e:
             raise CaptureError(f"{self._writer.name}: cannot be written ({e.strerror or e})") from None
 
@@ -233,7 +241,7 @@ class RotatingWriter:
         self._began_ns = None
         self._link_types.clear()
         name = self._target
-        if self._rotates:
+        if self._rotates and isinstance(name, Path):
             name = name.with_name(f"{name.stem}-{self._number:05}{name.suffix or '.pcapng'}.part")
         try:
             return PcapngWriter(name, self._comments)
@@ -255,7 +263,7 @@ class RotatingWriter:
             self._writer.statistics(link_type, self._counted[0] - before[0], self._counted[1] - before[1])
         self._writer.close()
         path = Path(self._writer.name)
-        if self._rotates:
+        if self._rotates and isinstance(self._target, Path):
             path = path.rename(path.with_suffix(""))
         self.files.append(path)
         while self._keep is not None and len(self.files) > self._keep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from kce.captures.record.packet_filter import MAX_PORTS
 from kce.captures.record.wireshark import write_beside
 from kce.harness.cli.options import FiniteRange, port_list
 
+_STDOUT = "-"
 #: what the kernel takes, a signed number of 32 bits
 _MAX_BUFFER_MB = 2047
 
@@ -31,11 +33,12 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
 Examples:
   kce capture traffic.pcapng --interface lo --ports 9092,9093
   kce capture incident.pcapng --interface any --rotate-mb 100 --keep 20
+  kce capture - --ports 9092 | kce decode -
 
 It needs Linux, and root or CAP_NET_RAW. Ctrl-C stops it. Packets that the kernel drops are counted, also in FILE.
 """
 )
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--interface", "-i", default="any", show_default=True, help="A network interface, or any.")
 @click.option("--ports", callback=_ports, metavar="PORT,...", help="Only TCP to or from these ports.")
 @click.option("--rotate-mb", type=click.IntRange(min=1), help="Start a new file after this many MiB.")
@@ -62,7 +65,7 @@ def capture(
     buffer_mb: int,
     wireshark: bool,
 ) -> int:
-    """Write the packets of a network interface to FILE, a pcapng, until Ctrl-C.
+    """Write the packets of a network interface to FILE, a pcapng, until Ctrl-C. - is standard output.
 
     With --rotate-mb or --rotate-seconds the files are FILE-00001.pcapng and so on; the one being written ends in .part.
     """
@@ -70,10 +73,16 @@ def capture(
         raise click.UsageError("--keep needs --rotate-mb or --rotate-seconds")
     if wireshark and not ports:
         raise click.UsageError("--wireshark needs --ports")
+    if file == _STDOUT:
+        if wireshark or rotate_mb is not None or rotate_seconds is not None:
+            raise click.UsageError("standard output takes neither --wireshark nor --rotate-mb nor --rotate-seconds")
+        if sys.stdout.isatty():
+            raise click.UsageError("standard output is a terminal: name a FILE, or pipe it into a command")
     max_bytes = None if rotate_mb is None else rotate_mb << 20
     comment = f"captured on {interface}" + (f", ports {', '.join(map(str, ports))}" if ports else "")
     with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _stop_requests(seconds) as stop:
-        writer = RotatingWriter(file, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
+        target = sys.stdout.buffer if file == _STDOUT else file
+        writer = RotatingWriter(target, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
         if wireshark:
             write_beside(file, ports)
         click.echo(f"kce: capturing on {interface}; Ctrl-C ends it", err=True)
@@ -81,7 +90,13 @@ def capture(
     if source.went_down:
         times = "once" if source.went_down == 1 else f"{source.went_down} times"
         click.echo(f"kce: {interface} went down {times} meanwhile", err=True)
-    files = f"{file}" if len(writer.files) == 1 else f"{writer.files[0]} to {writer.files[-1]}"
+    files = (
+        "standard output"
+        if file == _STDOUT
+        else f"{file}"
+        if len(writer.files) == 1
+        else f"{writer.files[0]} to {writer.files[-1]}"
+    )
     kept = ", older files removed" if keep is not None and len(writer.files) == keep else ""
     click.echo(
         f"kce: {written:,} packets captured, {source.dropped:,} dropped by the kernel; in {files}{kept}", err=True

@@ -252,6 +252,33 @@ def test_kce_capture_ends_with_a_signal_and_tells_what_it_did(tmp_path):
     assert streams_of([file]) == {port: (b"question", b"answer")}
 
 
+@pytest.mark.usefixtures("privileged")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_kce_capture_writes_to_a_pipe(leaves, tmp_path):
+    with listen("127.0.0.1") as server:
+        port = server.getsockname()[1]
+        arguments = ["capture", "-", "-i", "lo", "--ports", str(port)]
+        with subprocess.Popen(
+            [sys.executable, "-m", "kce.harness", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as running:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            assert b"capturing on lo" in running.stderr.readline()
+            if leaves:
+                running.stdout.close()
+            talk(server, b"question", b"answer")
+            if leaves:
+                assert (running.wait(30), running.stderr.read()) == (0, b"")
+                return
+            running.send_signal(signal.SIGINT)
+            written, told = running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert b"0 dropped by the kernel; in standard output" in told
+    file = tmp_path / "x.pcapng"
+    file.write_bytes(written)
+    assert streams_of([file]) == {port: (b"question", b"answer")}
+
+
 def live_packet(seconds, size=100):
     data = ethernet(ipv4(tcp(bytes(size), flags=SYN)))
     return LivePacket(START_NS + round(seconds * SECOND), 1, data, len(data))

@@ -52,6 +52,7 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
         (["decode", TOUR, TOUR, "--follow"], 2, "one file"),
         (["decode", "nowhere.pcap", "--follow"], 1, "cannot be opened"),
         (["capture", "x.pcapng", "--wireshark"], 2, "--ports"),
+        (["capture", "-", "--rotate-mb", "1"], 2, "standard output takes neither"),
         (["capture", "x.pcapng", "--seconds", "nan"], 2, "nan is not a finite number."),
         (["capture", "x.pcapng", "--rotate-seconds", "inf"], 2, "inf is not a finite number."),
         (["capture", "x.pcapng", "--buffer-mb", "2048"], 2, "2048 is not in the range 1<=x<=2047."),
