@@ -57,14 +57,14 @@ class Extent(NamedTuple):
 
 
 def extent_of(checked: CheckedRecords) -> Extent:
-    """Of at least one batch. Raises CorruptMessage if offsets do not ascend."""
+    """Of at least one batch. Raises ApiException if offsets do not ascend."""
     (_, first), *more = checked.batches
     max_timestamp = first.max_timestamp
     first_offset = last_offset = first.last_offset
     for _, header in more:
         before, last_offset = last_offset, header.last_offset
         if before >= last_offset:
-            raise CorruptMessage(f"offset {last_offset} follows {before}")
+            raise ApiException(f"offset {last_offset} follows {before}")
         max_timestamp = max(max_timestamp, header.max_timestamp)
     roll_offset = last_offset - _MAX_INT32
     if first.magic == 2:

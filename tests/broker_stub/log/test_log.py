@@ -14,7 +14,6 @@ import pytest
 
 from kce.broker_stub.errors import (
     ApiException,
-    CorruptMessage,
     InconsistentTopicId,
     KafkaStorageError,
     MessageTooLarge,
@@ -29,7 +28,7 @@ from kce.broker_stub.log.lookup import EARLIEST, LATEST, offsets_before
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FlushableLog, OffsetMetadata
 from kce.harness.world.memory_disk import MemoryDisk
-from kce.wire import Codec
+from kce.wire import Codec, ErrorCode
 from kce.wire.batch_header import read_headers
 from tests.broker_stub.log.support import (
     FOLDER,
@@ -391,8 +390,9 @@ def test_append_with_out_of_order_offsets_throws_exception() -> None:
     log = a_log()
     before = batch(base_offset=5, leader_epoch=0)
     for after in (5, 4, 0):
-        with pytest.raises(CorruptMessage):
+        with pytest.raises(ApiException, match=f"offset {after} follows 5") as refused:
             log.append_as_follower(before + batch(base_offset=after, leader_epoch=0))
+        assert refused.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert log.log_end_offset == 0
 
 

@@ -109,6 +109,13 @@ async def test_what_a_later_leader_wrote_is_not_taken_from_the_old_one(follower:
     assert f.fetchers.failed_partitions == 0
 
 
+async def test_batches_out_of_order_end_fetching(follower: MakeFollower) -> None:  # rules B5.15, B5.19
+    f = follower()
+    f.leader.fetched = [{"records": batch(base_offset=9, leader_epoch=3) + batch(base_offset=2, leader_epoch=3)}]
+    await f.follow()
+    assert (f.log.log_end_offset, f.fetchers.failed_partitions) == (2, 1)
+
+
 async def test_records_wait_for_the_settings_of_their_topic(follower: MakeFollower) -> None:
     f = follower()
     f.settings.unread = {"a", "other"}
