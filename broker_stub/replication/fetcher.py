@@ -346,11 +346,9 @@ class ReplicaFetcher:
                 self._port.quota.record(len(data.records))
         state.lag = max(0, data.high_watermark - state.offset)
         before = found.high_watermark
-        after = found.set_high_watermark(data.high_watermark)
-        if data.log_start_offset > found.log_start_offset:
-            found.increment_log_start_offset(min(data.log_start_offset, after))
-        if after != before:
+        if found.set_high_watermark(data.high_watermark) != before:
             self._port.high_watermark_moved(partition)
+        found.increment_log_start_offset(data.log_start_offset)
 
     async def _out_of_range(self, partition: TopicPartition, state: FetchState) -> None:
         """Rule B5.18. Raises what the connection raises."""

@@ -109,6 +109,17 @@ async def test_what_a_later_leader_wrote_is_not_taken_from_the_old_one(follower:
     assert f.fetchers.failed_partitions == 0
 
 
+async def test_a_start_beyond_the_high_watermark_ends_fetching(follower: MakeFollower) -> None:  # rule B5.13
+    f = follower()
+    f.leader.fetched = [
+        {"high_watermark": 1, "log_start_offset": 1},
+        {"records": batch(base_offset=2, leader_epoch=3), "high_watermark": 2, "log_start_offset": 3},
+    ]
+    await f.follow()
+    assert (f.log.log_start_offset, f.log.high_watermark, f.log.log_end_offset) == (1, 2, 3)
+    assert (f.fetchers.failed_partitions, f.moved) == (1, [PARTITION, PARTITION])
+
+
 async def test_batches_out_of_order_end_fetching(follower: MakeFollower) -> None:  # rules B5.15, B5.19
     f = follower()
     f.leader.fetched = [{"records": batch(base_offset=9, leader_epoch=3) + batch(base_offset=2, leader_epoch=3)}]
