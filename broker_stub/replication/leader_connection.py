@@ -14,6 +14,7 @@ from kce import wire
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.node_client import NodeClient
+from kce.broker_stub.replication.fetch_session import NO_SESSION
 from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.wire import (
     ErrorCode,
@@ -38,11 +39,6 @@ T = TypeVar("T")
 
 #: the first version of Fetch with the state of the replica
 _REPLICA_STATE_SINCE: Final = 15
-_SESSION_ERRORS: Final = (
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +176,10 @@ class LeaderConnection:
     async def _answered(self, response: object, version: int) -> Mapping[TopicPartition, Fetched]:
         assert isinstance(response, FetchResponse)
         session = self._session
-        if response.error_code in _SESSION_ERRORS:  # the next request begins another session
+        if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            session.answered(NO_SESSION)
+            return {}
+        if response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
             session.end()
             return {}
         if response.error_code != ErrorCode.NONE:

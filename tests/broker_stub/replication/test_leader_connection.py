@@ -116,14 +116,9 @@ async def test_a_fetch_of_2_6() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-    ],
+    ("code", "closes"), [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 44)]
 )
-async def test_a_session_that_is_over_begins_again(code: ErrorCode) -> None:  # rule B5.40
+async def test_a_session_that_is_over_begins_again(code: ErrorCode, closes: int) -> None:  # rule B5.40
     leader = a_leader()
     leader.session_id, leader.fetched = 44, [{}, {}]
     made = connection(leader)
@@ -134,14 +129,15 @@ async def test_a_session_that_is_over_begins_again(code: ErrorCode) -> None:  # 
     await made.fetch({}, (), 77)
     again = leader.requests[2]
     assert [p.partition for t in again.topics for p in t.partitions] == [0]
-    assert again.session_epoch == 0
+    assert (again.session_id, again.session_epoch) == (closes, 0)
 
 
-async def test_another_error_of_a_whole_fetch_closes_the_connection() -> None:  # rule B5.11
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR])
+async def test_another_error_of_a_whole_fetch_closes_the_connection(code: ErrorCode) -> None:  # rules B5.11, B5.40
     leader = a_leader()
-    leader.whole_errors = [ErrorCode.KAFKA_STORAGE_ERROR]
+    leader.whole_errors = [code]
     made = connection(leader)
-    with pytest.raises(ConnectionLost, match="Fetch failed with KAFKA_STORAGE_ERROR"):
+    with pytest.raises(ConnectionLost, match=f"Fetch failed with {code.name}"):
         await made.fetch({A0: WANTED}, (), 77)
     assert (leader.closed, dict(made.sent)) == (1, {})
 
