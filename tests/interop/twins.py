@@ -119,8 +119,8 @@ async def restartable_twins(
     async with clusters(folder, settings) as (kafka, zookeeper, cluster):
         bootstrap = cluster.bootstrap_servers()
         both = (
-            kind("Kafka", kafka.address, str(kafka.folder / "data"), await _epoch(zookeeper)),
-            kind("ours", bootstrap, await directory(bootstrap), await _epoch(cluster.zookeeper)),
+            kind("Kafka", kafka.address, str(kafka.folder / "data"), await broker_epoch(zookeeper)),
+            kind("ours", bootstrap, await directory(bootstrap), await broker_epoch(cluster.zookeeper)),
         )
 
         async def restart_both(clean: bool) -> None:
@@ -168,7 +168,7 @@ async def restart(kafka: RealBroker, zookeeper: str, cluster: Cluster, *, clean:
     await cluster.start(1)
 
 
-async def _epoch(zookeeper: str) -> int:
+async def broker_epoch(zookeeper: str) -> int:
     """The epoch of broker 1."""
 
     def read() -> int:
