@@ -42,6 +42,7 @@ from kce.wire.vocabulary import NO_EPOCH, TopicPartition
 _IDS_SINCE: Final = 13
 _RACK_SINCE: Final = 11
 _MAX_BYTES_SINCE: Final = 3
+_MAX_INT: Final = 2**31 - 1
 
 
 def handle(
@@ -109,7 +110,9 @@ def _asked(
 ) -> Asked:
     """``session_id``: if it has idle partitions, which may have something to read later."""
     context, version = request.context, request.context.header.api_version
-    max_bytes = message.max_bytes if replica_id >= 0 else _max_bytes(message, context, services)
+    max_bytes = min(message.max_bytes, services.config.fetch_max_bytes)
+    if replica_id < 0:
+        max_bytes = min(max_bytes, _max_in_window(context, services))
     is_consumer = replica_id < 0 and replica_id != FUTURE_LOCAL_REPLICA
     known = [one.fetch for one in requested if one.answer is None]
     is_complete = len(known) == len(requested)
@@ -154,10 +157,10 @@ def _asked(
     return Asked(params, known, respond, None if session_id is None else SessionWait(session_id, more))
 
 
-def _max_bytes(message: FetchRequest, context: RequestContext, services: Services) -> int:
-    """Of a consumer: no more than its quota allows in one window, which would always be throttled (rule B4.5)."""
-    max_bytes, quota = min(message.max_bytes, services.config.fetch_max_bytes), services.quotas.fetch
-    return int(min(max_bytes, quota.max_in_window(*client(context)))) if quota.enabled else max_bytes
+def _max_in_window(context: RequestContext, services: Services) -> int:
+    """More than its quota allows a consumer in one window would always be throttled (rule B4.5)."""
+    quota = services.quotas.fetch
+    return int(quota.max_in_window(*client(context))) if quota.enabled else _MAX_INT
 
 
 def _consumer(replica_id: int, message: FetchRequest, context: RequestContext, services: Services) -> Consumer | None:

@@ -39,7 +39,11 @@ def park(request: Request, ask: SingleFetch, services: Services, asked_by: Asked
     session = plane.sessions.in_step(ask.session_id, ask.session_epoch, ask.replica_id, key, now)
     if session is None or services.authorization.is_on or request.is_timed:
         return False
-    if ask.max_wait_ms <= 0 or not 0 < min(ask.min_bytes, ask.max_bytes) <= ask.partition_max_bytes:
+    if (
+        ask.max_wait_ms <= 0
+        or ask.max_bytes > services.config.fetch_max_bytes
+        or not 0 < min(ask.min_bytes, ask.max_bytes) <= ask.partition_max_bytes
+    ):
         return False
     name = TopicPartition(session.awake[key].wanted.topic, ask.partition)
     partition = services.replica_manager.partitions.get(name)

@@ -41,7 +41,7 @@ async def test_what_is_asked(version: int, replica: int, monkeypatch: pytest.Mon
         )
         is_consumer = replica < 0
         max_bytes = 6000 if version >= 3 else wire.FetchRequest().max_bytes
-        limit = min(max_bytes, 5000) if is_consumer else max_bytes
+        limit = min(max_bytes, 5000)  # rule B4.5
         level = Isolation.HIGH_WATERMARK if version < 4 else Isolation.COMMITTED
         assert asked(node, monkeypatch, message, version) == FetchParams(
             replica_id=replica, max_wait_ms=70, min_bytes=min(9000, limit), max_bytes=limit,

@@ -313,6 +313,19 @@ def test_when_they_wait_as_those_in_sync(
     assert len(parked) == is_in_sync
 
 
+async def test_who_asks_for_more_than_may_be_fetched_waits_as_others(monkeypatch: pytest.MonkeyPatch) -> None:  # B4.5
+    parked: list[Request] = []
+    monkeypatch.setattr(InSyncFetch, "try_complete", lambda self: parked.append(self))
+    for limit, are_parked in (("1024", False), (str(2**20), True)):
+        async with a_node(fetch_max_bytes=limit) as node:
+            running = Script(node, is_special=False)
+            await running.begin()
+            for number, (step, which) in enumerate([*USUAL, ("produce", 0), *USUAL, ("produce", 0)]):
+                await running.step(step, which)
+                running.collect(number)
+        assert bool(parked) == are_parked
+
+
 async def test_a_request_for_two_partitions_is_fetched_as_one() -> None:
     """Also where a session took one of them to be idle (rules B2.19, B2.23)."""
     async with a_node() as node:
