@@ -115,11 +115,10 @@ def _asked(
         max_bytes = min(max_bytes, _max_in_window(context, services))
     is_consumer = replica_id < 0 and replica_id != FUTURE_LOCAL_REPLICA
     known = [one.fetch for one in requested if one.answer is None]
-    is_complete = len(known) == len(requested)
     may_read = bool(known) or session_id is not None
     params = FetchParams(
         replica_id=replica_id,
-        max_wait_ms=message.max_wait_ms if is_complete else 0,  # rule B2.18
+        max_wait_ms=message.max_wait_ms,
         min_bytes=min(message.min_bytes, max_bytes),
         max_bytes=max_bytes,
         # judged where there is something to read, now or, of idle partitions, later

@@ -297,6 +297,15 @@ async def test_a_fetch_beyond_the_high_watermark_is_answered_at_once(autojump_cl
             assert (trio.current_time() - begin >= 1) is waits
 
 
+async def test_what_is_refused_before_a_read_does_not_end_a_wait(autojump_clock: MockClock) -> None:  # rule B2.18
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        for partitions, waits in (((9,), False), ((0, 9), True), ((9, 0), True)):
+            begin = trio.current_time()
+            await node.ask(fetch_request(version=12, partitions=partitions, max_wait_ms=1000), 12)
+            assert (trio.current_time() - begin >= 1) is waits
+
+
 async def test_the_rest_of_an_older_segment_is_answered_at_once(autojump_clock: MockClock) -> None:  # rule B2.19
     """However many bytes the fetch would wait for."""
     async with a_node({"segment.bytes": "100"}) as node:
