@@ -309,7 +309,7 @@ class FetchSessions:
         candidates = [
             session
             for session in self._sessions.values()
-            if now - session.created_at > self._eviction_s or (is_follower and session.replica_id < 0)
+            if session.last_used - session.created_at > self._eviction_s or (is_follower and session.replica_id < 0)
         ]
         least = min(candidates, key=lambda session: session.rank, default=None)
         if least is None or least.rank > (is_follower, size, NO_SESSION):

@@ -130,6 +130,16 @@ def test_a_newcomer_of_the_same_size_is_refused_and_followers_stay_longest() -> 
     assert sessions.create(1, 3, follower=True) > 0
 
 
+def test_a_session_is_old_once_it_is_used_late() -> None:  # rule B4.34
+    """Of its age only that at its last use counts."""
+    sessions = Sessions(1, eviction_ms=100)
+    first = sessions.create(0, 1)
+    sessions.touch(90, first)
+    assert sessions.create(150, 9) == 0
+    sessions.touch(150, first)
+    assert sessions.create(160, 9) > 0
+
+
 @pytest.mark.kafka("FST-18")
 def test_a_session_without_partitions_is_closed() -> None:
     sessions = Sessions()
