@@ -41,8 +41,8 @@ class FutureLogs:
         self._preferred: dict[TopicPartition, LogDirectory] = {}
 
     def directory(self, path: str) -> LogDirectory:
-        """Raises Refused if there is none of that path, KafkaStorageError if it is offline."""
-        found = next((one for one in self._directories if one.path == path.rstrip("/")), None)
+        """Raises Refused if there is none of exactly that path, KafkaStorageError if it is offline."""
+        found = next((one for one in self._directories if one.path == path), None)
         if found is None:
             raise Refused(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
         if found.is_offline:

@@ -638,10 +638,11 @@ async def test_a_failed_directory_has_no_logs_any_more_when_that_is_told(disk: M
     told: list[tuple[str, list[TopicPartition], list[TopicPartition], list[TopicPartition]]] = []
     logs._on_offline = lambda path, gone: told.append((path, gone, list(logs.logs), list(logs.future.logs)))
     logs.fail("/m")
-    with pytest.raises(KafkaStorageError, match="/m/ is offline"):
-        logs.future.directory("/m/")
-    with pytest.raises(Refused, match=r"/n is not in log\.dirs"):
-        logs.future.directory("/n")
+    with pytest.raises(KafkaStorageError, match="/m is offline"):
+        logs.future.directory("/m")
+    for path in ("/n", "/l/", "/n/../l"):  # rule B7.23
+        with pytest.raises(Refused, match=rf"{path} is not in log\.dirs"):
+            logs.future.directory(path)
     with pytest.raises(KafkaStorageError, match="a future log of b-0"):
         logs.future.create(B0, logs.future.directory("/l"))
     assert told == [("/m", [A1], [A0], [A1])]

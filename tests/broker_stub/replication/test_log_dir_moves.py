@@ -628,7 +628,7 @@ async def test_a_preference_is_for_a_log_that_is_not_there_yet() -> None:
     async with a_node(log_dirs=("/a", "/b", "/c")) as node:
         await node.lead()
         logs = node.record_logs.future
-        a, b, c = (logs.directory(f"{path}/") for path in ("/a", "/b", "/c"))
+        a, b, c = (logs.directory(path) for path in ("/a", "/b", "/c"))
         logs.prefer(A0, a)
         assert logs.take_preferred(A0) is None
         logs.prefer(A0, c)
