@@ -58,9 +58,11 @@ class FutureLogs:
         return self._current.get(partition), self.logs.get(partition)
 
     def take_preferred(self, partition: TopicPartition) -> LogDirectory | None:
-        """Where its new log is to be; None if nobody said so, or if that directory is offline."""
-        directory = self._preferred.pop(partition, None)
-        return None if directory is None or directory.is_offline else directory
+        """Where its new log is to be; None if nobody said so. Raises KafkaStorageError if that directory is offline."""
+        directory = self._preferred.get(partition)
+        if directory is not None and directory.is_offline:
+            raise KafkaStorageError(f"{directory.path}, where {partition} is to be, is offline")
+        return self._preferred.pop(partition, None)
 
     def create(self, partition: TopicPartition, directory: LogDirectory) -> None:
         """A future log in a directory without a log of that partition. Raises KafkaStorageError.

@@ -24,7 +24,7 @@ from tests.broker_stub.log.support import Context, a_log, append
 from tests.broker_stub.log.support import everything as everything_in
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.replication.support import A0, Leader, RecordNode, a_node, batch, values_of
-from tests.broker_stub.support import ID_A, umr_state, update_metadata
+from tests.broker_stub.support import ID_A, lai_state, leader_and_isr, umr_state, update_metadata
 
 TWO = ("/a", "/b")
 
@@ -648,12 +648,14 @@ async def test_a_preference_is_for_a_log_that_is_not_there_yet() -> None:
         assert logs.logs == {}
 
 
-async def test_a_preferred_directory_that_fails_is_not_used() -> None:
+async def test_a_replica_whose_preferred_directory_fails_is_offline() -> None:  # rule B7.23
     async with node_with_two() as node:
-        logs = node.record_logs.future
-        logs.prefer(A0, logs.directory("/b"))
+        assert await alter(node, "/b") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         node.record_logs.fail("/b")
-        assert logs.take_preferred(A0) is None
+        answer = await node.ask(leader_and_isr(lai_state(isr=(1,), replicas=(1,), is_new=True)))
+        assert answer.topics[0].partition_errors[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert A0 in node.replicas.offline_partitions
+        assert await described(node) == {"/a": [], "/b": []}
 
 
 async def test_what_is_wrong_first_is_answered() -> None:
