@@ -86,13 +86,16 @@ T = TypeVar("T", bound=Twin)
 
 @asynccontextmanager
 async def clusters(folder: Path, properties: Mapping[str, str]) -> AsyncIterator[tuple[RealBroker, str, Cluster]]:
-    """Kafka's broker, its place in ZooKeeper, and our cluster, with the same settings."""
-    properties = {**SETTINGS, **properties}
-    settings = {name.replace(".", "_"): value for name, value in properties.items()}
+    """Kafka's broker, its place in ZooKeeper, and our cluster, with the same settings, each with its own {folder}."""
+    theirs, ours = (
+        {name: value.replace("{folder}", str(folder / own)) for name, value in {**SETTINGS, **properties}.items()}
+        for own in ("kafka", "ours")
+    )
+    settings = {name.replace(".", "_"): value for name, value in theirs.items()}
     async with (
         embedded_zookeeper(folder) as zookeeper,
         real_brokers([1], f"{zookeeper}/kafka", folder / "kafka", **settings) as brokers,
-        Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=properties) as cluster,
+        Cluster(1, processes=True, data=folder / "ours", log_level="ERROR", properties=ours) as cluster,
     ):
         await cluster.wait_for_controller()
         yield brokers[1], f"{zookeeper}/kafka", cluster
