@@ -32,11 +32,13 @@ async def respond(
         wanted = {tp async for tp in context.paced(named) if tp in logs.logs or tp in logs.future.logs}
 
     def lag(log: Log, is_future: bool) -> int:
-        """-1 for a future log of a replica that is not here."""
-        current = logs.logs.get(log.partition)
-        if not is_future:
-            return max(log.high_watermark - log.log_end_offset, 0)
-        return UNKNOWN_LAG if current is None else current.log_end_offset - log.log_end_offset
+        """-1 of a replica that no controller has placed here yet, or that is offline."""
+        hosted = services.replica_manager.partitions.get(log.partition)
+        if hosted is None or (current := hosted.log) is None:
+            return UNKNOWN_LAG
+        if is_future:
+            return current.log_end_offset - log.log_end_offset
+        return max(current.high_watermark - log.log_end_offset, 0)
 
     return DescribeLogDirsResponse(
         results=tuple(

@@ -322,14 +322,14 @@ async def test_it_goes_on_after_a_restart(autojump_clock: object) -> None:
         disk = node.disk
         node.record_logs.close()
     async with node_with_two(disk=disk) as node:
-        assert await described(node) == {"/a": [(0, False)], "/b": [(1, True)]}
+        assert await described(node) == {"/a": [(-1, False)], "/b": [(-1, True)]}  # rule B7.22
         await node.lead()
         await moved(node)
         assert node.log.context.path == "/b"
         assert await everything(node) == [b"0"]
         node.record_logs.close()
     async with node_with_two(disk=disk) as node:
-        assert await described(node) == {"/a": [], "/b": [(0, False)]}
+        assert await described(node) == {"/a": [], "/b": [(-1, False)]}
 
 
 async def test_a_future_log_beside_the_log_itself_stays_where_it_is(autojump_clock: object) -> None:
