@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: what the leader knows is compared with the logs that often
 RECHECK_S: Final = 30.0
+#: what the connection raises
+LOST: Final = (OSError, trio.TooSlowError, wire.WireError)
 
 
 class PartitionFailed(Exception):
@@ -166,13 +168,9 @@ class ReplicaFetcher:
                     try:
                         if truncating := {tp: state for tp, state in ready.items() if state.is_truncating}:
                             await self._truncate(truncating)
-                            ready = {
-                                tp: state
-                                for tp, state in ready.items()
-                                if not state.is_truncating and self.partitions.get(tp) is state
-                            }
+                            ready = {tp: state for tp, state in self._ready().items() if not state.is_truncating}
                         await self._fetch(ready)
-                    except (OSError, trio.TooSlowError, wire.WireError) as e:
+                    except LOST as e:
                         log.info("%r: %s", self, e or type(e).__name__)
                         self._delay(self.partitions)  # rule B5.11
         finally:
@@ -229,7 +227,7 @@ class ReplicaFetcher:
     # truncating
 
     async def _truncate(self, states: Mapping[TopicPartition, FetchState]) -> None:
-        """Rule B5.9. Raises what the connection raises."""
+        """Rule B5.9."""
         version = self._port.config.inter_broker_protocol_version
         epochs = {
             partition: (state.leader_epoch, state.last_fetched_epoch)
@@ -241,7 +239,11 @@ class ReplicaFetcher:
                 self._guarded(partition, state, self._truncate_to, state.offset, True)
         if not epochs:
             return
-        answers = await self._connection.end_offsets(epochs)
+        try:
+            answers = await self._connection.end_offsets(epochs)
+        except LOST as e:
+            self._lost({partition: states[partition] for partition in epochs}, e)
+            return
         for partition in epochs:
             state, answer = states[partition], answers.get(partition)
             if self.partitions.get(partition) is not state:
@@ -351,7 +353,14 @@ class ReplicaFetcher:
         found.increment_log_start_offset(data.log_start_offset)
 
     async def _out_of_range(self, partition: TopicPartition, state: FetchState) -> None:
-        """Rule B5.18. Raises what the connection raises."""
+        """Rule B5.18."""
+        try:
+            await self._resolve(partition, state)
+        except LOST as e:
+            self._lost({partition: state}, e)
+
+    async def _resolve(self, partition: TopicPartition, state: FetchState) -> None:
+        """Raises what the connection raises."""
         found = state.log
         error, latest = await self._connection.offset(partition, state.leader_epoch, LATEST)
         if error == ErrorCode.NONE and latest < found.log_end_offset:
@@ -389,6 +398,12 @@ class ReplicaFetcher:
             if not isinstance(e, (ApiException, PartitionFailed)):
                 log.exception("%s from %d", partition, self.leader)
             self._fail(partition, e)
+
+    def _lost(self, states: Mapping[TopicPartition, FetchState], error: Exception) -> None:
+        """No fetch was lost, so only these wait (rule B5.11). The session went with the connection."""
+        log.info("%r: %s", self, error or type(error).__name__)
+        self._unsent.update(dict.fromkeys(self.partitions))
+        self._delay([partition for partition, state in states.items() if self.partitions.get(partition) is state])
 
     def _refused(self, partition: TopicPartition, state: FetchState, code: int) -> None:
         """Rule B5.16."""

@@ -134,7 +134,7 @@ class FollowerSession:
     def lost(self) -> None:
         """Nobody knows what the leader knows."""
         self.end()
-        self.sent.clear()
+        self.sent = {}  # whoever handles an answer has the former
         self._names.clear()
 
     def partitions_of(self, response: FetchResponse, version: int) -> dict[TopicPartition, FetchResponsePartitionData]:

@@ -93,7 +93,7 @@ async def a_node(
 class Leader:
     """A leader, which answers with the next of ``fetched``, ``ends`` and ``offsets``.
 
-    A fetch without an answer waits, as a leader without new records does.
+    A fetch without an answer waits, as a leader without new records does. A list in ``fetched``: of partitions 0, 1 ...
     """
 
     def __init__(self, address: tuple[str, int, int, str] = ("leader", 9, 9, "DATA"), topic_id: UUID = ID) -> None:
@@ -105,7 +105,7 @@ class Leader:
         self.clients: list[str | None] = []
         self.connections = 0
         self.closed = 0
-        self.fetched: list[dict[str, Any]] = []
+        self.fetched: list[dict[str, Any] | list[dict[str, Any]]] = []
         self.ends: list[dict[str, Any]] = []
         self.offsets: list[tuple[int, int]] = []
         self.refuse = False
@@ -173,10 +173,12 @@ class Leader:
             case wire.FetchRequest() if self.whole_errors:
                 return wire.FetchResponse(error_code=self.whole_errors.pop(0))
             case wire.FetchRequest() if self.fetched:
-                data = wire.FetchResponsePartitionData(partition_index=0, **self.fetched.pop(0))
+                answer = self.fetched.pop(0)
+                answers = enumerate(answer if isinstance(answer, list) else [answer])
+                data = tuple(wire.FetchResponsePartitionData(partition_index=i, **one) for i, one in answers)
                 return wire.FetchResponse(
                     session_id=self.session_id,
-                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=self._topic_id, partitions=(data,)),),
+                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=self._topic_id, partitions=data),),
                 )
             case wire.OffsetForLeaderEpochRequest():
                 end = wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=0, **self.ends.pop(0))

@@ -20,6 +20,7 @@ from kce.broker_stub.ports import NoTopicSettings
 from kce.broker_stub.replication.fetcher import FollowerPort
 from kce.broker_stub.replication.fetcher_manager import FetcherManager
 from kce.wire import ErrorCode
+from kce.wire.transport import ConnectionLost
 from kce.wire.vocabulary import Endpoint, TopicPartition
 from tests.broker_stub.log.support import PARTITION, Context, a_log, append, batch, values
 from tests.broker_stub.log.support import config as log_config
@@ -342,6 +343,39 @@ async def test_damaged_records_are_fetched_again(follower: MakeFollower, autojum
     await f.follow()
     await trio.sleep(5)
     assert (f.fetchers.failed_partitions, f.log.log_end_offset) == (0, 3)
+
+
+@pytest.mark.parametrize("protocol", ["3.9", "2.6"])
+async def test_a_leader_that_is_gone_when_asked_about_one_partition(
+    follower: MakeFollower, protocol: str, autojump_clock: MockClock
+) -> None:  # rules B5.9, B5.11, B5.18
+    """That one waits, and nothing is lost of the others."""
+
+    def lose() -> None:
+        raise ConnectionLost("gone")
+
+    f = follower(inter_broker_protocol_version=protocol)
+    other = a_log()
+    other.assign_topic_id(ID)
+    of_other = {"records": batch(base_offset=0, leader_epoch=3)}
+    if protocol == "3.9":
+        f.leader.fetched = [[{"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}, of_other]]
+        f.leader.offsets = [(0, 9)]
+        f.leader.meanwhile = [lambda: None, lose]
+    else:
+        f.leader.ends = [{}, {"leader_epoch": 1, "end_offset": 9}]
+        f.leader.fetched = [[{"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}, of_other]]
+        f.leader.meanwhile = [lose]
+    f.fetchers.follow(TopicPartition("a", 1), other, 9, 3, AT_LEADER, ID)
+    await f.follow()
+    assert (other.log_end_offset, f.leader.connections) == (1, 2)
+    fetches = [r for r in f.leader.requests if isinstance(r, wire.FetchRequest)]
+    assert [p.partition for p in fetches[-1].topics[0].partitions] == [1]
+    f.leader.end_wait()
+    await trio.sleep(1.1)
+    f.leader.end_wait()
+    await f.settle()
+    assert f.leader.fetches()[-1][0] == 2
 
 
 async def test_a_leader_that_is_gone_is_dialed_after_the_backoff(
