@@ -128,6 +128,17 @@ class Follower:
         assert not answer.error_code, answer
         assert not any(one.error_code for one in errors), answer
 
+    async def stop(self, epochs: Mapping[int, int], *, delete: bool) -> None:
+        """Be no replica of these partitions, in their leader epochs."""
+        partitions = tuple(
+            wire.StopReplicaPartitionState(partition_index=number, leader_epoch=epoch, delete_partition=delete)
+            for number, epoch in epochs.items()
+        )
+        topic = wire.StopReplicaTopicState(topic_name=TOPIC, partition_states=partitions)
+        answer = await self.twin.ask(wire.StopReplicaRequest(**self._sender, topic_states=(topic,)), 3)
+        assert isinstance(answer, wire.StopReplicaResponse)
+        assert not any(one.error_code for one in answer.partition_errors), answer
+
     async def produce(self, number: int, batches: Sequence[bytes]) -> None:
         for records in batches:
             data = wire.PartitionProduceData(index=number, records=records)
@@ -172,9 +183,12 @@ class Script:
         self._both = both
         self._led = {number: Led() for number in PARTITIONS}
         self._values = count()
+        #: records of a batch, at most. Where one is cut in two, a read in Kafka moves the high watermark to its end
+        self._most = chance.choice((1, 4))
 
     def _new_values(self) -> list[bytes]:
-        return [b"%d" % next(self._values) * self._chance.choice((1, 1, 20)) for _ in range(self._chance.randint(1, 4))]
+        size = self._chance.randint(1, self._most)
+        return [b"%d" % next(self._values) * self._chance.choice((1, 1, 20)) for _ in range(size)]
 
     async def begin(self) -> str:
         for led in self._led.values():
@@ -183,7 +197,7 @@ class Script:
 
     async def step(self) -> str:
         chosen = sorted(self._chance.sample(PARTITIONS, self._chance.randint(1, len(PARTITIONS))))
-        kind = self._chance.choice(("more", "more", "leader", "leader", "leader", "own"))
+        kind = self._chance.choice(("more", "more", "leader", "leader", "leader", "own", "stop"))
         if kind == "more":
             for number in chosen:
                 self._change(self._led[number])
@@ -194,8 +208,8 @@ class Script:
                     part.idle = 0
                     part.last_asked = trio.current_time()
             return f"more {self._text(chosen)} {faults}"
-        if kind == "own":
-            said = await self._own(chosen)
+        if kind in ("own", "stop"):
+            said = await (self._own(chosen) if kind == "own" else self._stop(chosen))
             return f"{said}; {await self._lead(chosen)}"
         for number in chosen:
             led = self._led[number]
@@ -245,6 +259,18 @@ class Script:
                 self._append(led, led.epoch)
         return "own " + ", ".join(f"{n}: epoch {epoch}, isr {isr}, {len(b)}" for n, (epoch, isr, b) in given.items())
 
+    async def _stop(self, chosen: Sequence[int]) -> str:
+        """The twins are no replicas for a moment, with their records or without."""
+        delete = self._chance.random() < 0.5
+        for number in chosen:
+            self._led[number].epoch += 1
+        for follower in self._both:
+            await follower.stop({number: self._led[number].epoch for number in chosen}, delete=delete)
+        for number in chosen:
+            self._led[number].epoch += 1
+            self._change(self._led[number])
+        return f"stop {chosen} {'with' if delete else 'without'} deletion"
+
     async def _lead(self, chosen: Sequence[int]) -> str:
         """Others lead."""
         for number in chosen:
@@ -291,7 +317,7 @@ class Script:
 
     def _fault(self) -> Fault:
         chance = self._chance
-        match chance.randrange(12):
+        match chance.randrange(12 if self._most == 1 else 11):
             case 0 | 1 | 2:
                 return "error", chance.choice(_ERRORS)
             case 3:
@@ -319,7 +345,7 @@ class Script:
                 return ("close",)
             case 1:
                 return "error", ErrorCode.FENCED_LEADER_EPOCH
-            case 2 | 3 | 4:
+            case 2 | 3 | 4 if self._most == 1:
                 return "value", self._chance.randint(-6, 6)
             case _:
                 return "error", self._chance.choice(_ERRORS)
@@ -350,15 +376,17 @@ async def _compare(both: Sequence[Follower]) -> list[str]:
 
 
 def _files(folder: Path) -> dict[str, Any]:
+    """Logs that have never had a record are left out: ours have no files."""
     found: dict[str, Any] = {}
-    for path in folder.glob(f"{TOPIC}-*/*"):
-        if path.suffix == ".log" or path.name == "leader-epoch-checkpoint":
-            data = path.read_bytes()
-            found[f"{path.parent.name}/{path.name}"] = data.decode() if path.suffix != ".log" else data.hex()
+    for log in folder.glob(f"{TOPIC}-?"):
+        segments = {path.name: path.read_bytes() for path in log.glob("*.log")}
+        if [*segments.items()] != [("00000000000000000000.log", b"")]:
+            epochs = log / "leader-epoch-checkpoint"
+            found[log.name] = segments, epochs.read_text() if epochs.exists() else "0\n0\n"
     for name in ("replication-offset", "log-start-offset", "recovery-point-offset"):
         path = folder / f"{name}-checkpoint"
         lines = path.read_text().splitlines() if path.exists() else []
-        found[path.name] = sorted(line for line in lines if line.startswith(f"{TOPIC} "))
+        found[path.name] = sorted(line for line in lines if line.startswith(f"{TOPIC} ") and not line.endswith(" 0"))
     return found
 
 
