@@ -3,7 +3,7 @@
     python -m tests.interop.directory_twins --seed 5 --steps 1000
 
 Moves are repeated, change their minds, go back, go to what is no directory or offline, concern what is not there or is
-made later; they are held up by a quota, or go on while records are written and deleted. In the end a directory fails.
+made later; they are held up by a quota, or go on while records are written. In the end a directory fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SET, _DELETE = 0, 1
 #: of the steps those before a directory fails
 _ONLINE_PART: Final = 0.8
 #: after these moves need not be done, in so many of the cases
-_HASTY: Final = (wire.AlterReplicaLogDirsRequest, wire.ProduceRequest, wire.DeleteRecordsRequest)
+_HASTY: Final = (wire.AlterReplicaLogDirsRequest, wire.ProduceRequest)
 _HASTY_PART: Final = 0.5
 _ENOUGH: Final = 5
 _ATTEMPTS: Final = 5
@@ -83,8 +83,10 @@ class Script:
         """``moves``: replicas may be on their way."""
         if self._next:
             return self._next.pop()
-        kinds = {self.alter: 8, self.produce: 5, self._delete: 1}
+        kinds = {self.alter: 8, self.produce: 5}
         if not moves:
+            # a replica that moves keeps what its place has still to delete, or brings it back (Kafka: for good)
+            kinds[self._delete] = 0 if self.waits else 1
             kinds |= {self.describe: 6, self.toggle: 0.7, self._come_or_go: 0 if self.is_over else 0.5}
         return self._random.choices(list(kinds), list(kinds.values()))[0]()
 
