@@ -184,14 +184,18 @@ class Cleaner:
         log.info("%s: compacted to offset %d, %d bytes of %d are left", found.partition, end, found.size, before)
 
 
+def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+    """Each with the offset at which the next one begins, the last one with ``end_offset``."""
+    return zip(segments, [*(segment.base_offset for segment in segments[1:]), end_offset], strict=False)
+
+
 def groups(segments: Sequence[Segment], config: LogConfig, end_offset: int) -> Iterator[list[Segment]]:
     """Neighbours that fit into one segment together. ``end_offset``: of what may be cleaned.
 
     A segment counts as if its batches went up to the next one, as in Kafka: that needs no read.
     """
     group: list[Segment] = []
-    ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
-    for segment, end in zip(segments, ends, strict=False):
+    for segment, end in _with_ends(segments, end_offset):
         together = [*group, segment]
         fits = (
             sum(one.size for one in together) <= config.segment_bytes
@@ -248,8 +252,7 @@ class _Pass:
         keys, transactions = KeyOffsets(capacity), Transactions()
         dirty = self._log.segments.from_offset(one.first_dirty, one.end)
         transactions.expect(self._aborted(one.first_dirty, one.end))
-        ends = [*(segment.base_offset for segment in dirty[1:]), one.end]
-        for segment, end in zip(dirty, ends, strict=False):
+        for segment, end in _with_ends(dirty, one.end):
             async with aclosing(self._batches(segment)) as batches:
                 async for _, batch in batches:
                     counts = not transactions.is_discarded(batch) and not batch.is_control

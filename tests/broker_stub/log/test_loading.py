@@ -180,25 +180,26 @@ def test_a_torn_tail_is_cut_off(size: int) -> None:
     assert reopened(context, recovery_point=5).log_end_offset == 8 + size // ONE
 
 
-def test_segments_before_the_recovery_point_are_not_checked() -> None:
+def damaged() -> Context:
+    """A closed log whose first segment is damaged at its end."""
     context = Context()
     filled(context).close()
     path = f"{FOLDER}/00000000000000000000.log"
     content = bytearray(context.disk.read(path) or b"")
     content[-1] ^= 1
     context.disk.write(path, bytes(content))
+    return context
+
+
+def test_segments_before_the_recovery_point_are_not_checked() -> None:
+    context = damaged()
     assert reopened(context, recovery_point=5).log_end_offset == 12
     assert reopened(context, recovery_point=4).log_end_offset == 4
 
 
 def test_a_time_index_that_is_missing_hides_no_damage() -> None:
     """Rule B6.27: to make it is not to recover the segment, after which nobody would see that some was cut off."""
-    context = Context()
-    filled(context).close()
-    path = f"{FOLDER}/00000000000000000000.log"
-    content = bytearray(context.disk.read(path) or b"")
-    content[-1] ^= 1
-    context.disk.write(path, bytes(content))
+    context = damaged()
     context.disk.delete(f"{FOLDER}/00000000000000000000.timeindex")
     log = reopened(context)
     assert (log.log_end_offset, base_offsets(log)) == (4, [0])
