@@ -91,12 +91,14 @@ def _decoder(construct: Construct, *, in_steps: bool = False, like_kafka: bool =
         s("steps = 0")
         s("yield")
     value = _decode_value(s, construct)
+    with s.block("if at > end"):  # a slice ends with the frame, whatever length was announced
+        s("raise Refuse")
     s(f"return {value}, at")
     return s.function("decode", f"frame, at, left={UNLIMITED}")
 
 
-def _decode_value(s: Source, construct: Construct, length: str | None = None) -> str:
-    """Generate code that decodes one value; returns the expression for it. ``length``: its variable, once read."""
+def _decode_value(s: Source, construct: Construct, length: _Length | None = None) -> str:
+    """Generate code that decodes one value; returns the expression for it. ``length``: once it is read."""
     code = code_of(construct)
     if code is not None:
         v = s.fresh("v")
@@ -124,16 +126,17 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     values: dict[str, str] = {}
     cls, tags = construct.cls, tags_of(construct)
     parts = list(parts_of(construct))
-    known_length: str | None = None
+    known_length: _Length | None = None
     for part, following in zip_longest(parts, parts[1:]):
         if isinstance(part, Run):
             names = [s.fresh("v") for _ in part.fields]
             length_code = _length_code(following)
-            known_length = s.fresh("n") if length_code else None
-            read = names if known_length is None else [*names, known_length]
             unpack, size = s.unpack(part.code + length_code)
+            known_length = _Length(s.fresh("n"), size) if length_code else None
+            read = names if known_length is None else [*names, known_length.name]
             s(f"{', '.join(read)}, = {unpack}(frame, at)")
-            s(f"at += {size}")
+            if known_length is None:
+                s(f"at += {size}")
             for v, (name, field) in zip(names, part.fields, strict=True):
                 values[name] = f"UUID(bytes={v})" if isinstance(field, Uuid) else v
         elif part[1] is not tags:
@@ -169,19 +172,23 @@ def _length_code(part: Run | tuple[str, Construct] | None) -> str:
     return "" if length.compact else code_of(length.fixed) or ""
 
 
-def _decode_length(s: Source, length: Length, read: str | None) -> str:
-    """Generate code that decodes a length or count; returns its variable: negative for null, otherwise at least 0.
+class _Length(NamedTuple):
+    """A length or count that is read: its variable, and the bytes up to its end, which ``at`` has yet to pass."""
 
-    ``read``: the variable, if it is read already.
-    """
-    n = read or _read_length(s, length)
+    name: str
+    size: int
+
+
+def _decode_length(s: Source, length: Length, read: _Length | None) -> _Length:
+    """Generate code that decodes a length or count: negative for null, otherwise at least 0."""
+    found = read or _read_length(s, length)
     if not (length.nullable and s.like_kafka):
-        with s.block(f"if {n} < {-1 if length.nullable else 0}"):
+        with s.block(f"if {found.name} < {-1 if length.nullable else 0}"):
             s("raise Refuse")
-    return n
+    return found
 
 
-def _read_length(s: Source, length: Length) -> str:
+def _read_length(s: Source, length: Length) -> _Length:
     n = s.fresh("n")
     if length.compact:
         s(f"{n} = frame[at] - 1")
@@ -189,34 +196,38 @@ def _read_length(s: Source, length: Length) -> str:
         with s.block(f"if {n} > 126"):
             s(f"{n}, at = read_uvarint{'_like_kafka' if s.like_kafka else ''}(frame, at - 1)")
             s(f"{n} -= 1")
-    else:
-        unpack, size = s.unpack(code_of(length.fixed) or "")
-        s(f"{n}, = {unpack}(frame, at)")
-        s(f"at += {size}")
-    return n
+        return _Length(n, 0)
+    unpack, size = s.unpack(code_of(length.fixed) or "")
+    s(f"{n}, = {unpack}(frame, at)")
+    return _Length(n, size)
 
 
-def _decode_bytes(s: Source, construct: String | Bytes, length: str | None) -> str:
-    n = _decode_length(s, construct.length, length)
+def _decode_bytes(s: Source, construct: String | Bytes, length: _Length | None) -> str:
+    """What the frame does not hold is refused at its end: ``at`` is beyond it then."""
+    n, size = _decode_length(s, construct.length, length)
     v = s.fresh("v")
-    with s.unless_null(construct.length.nullable, f"{n} < 0", f"{v} = None"):
-        limit = f" or {n} > {MAX_STRING_BYTES}" if isinstance(construct, String) else ""
-        with s.block(f"if {n} > end - at{limit}"):
-            s("raise Refuse")
+    passed = f"{size} + {n}" if size else n
+    null = f"{v} = None" + (f"; at += {size}" if size else "")
+    with s.unless_null(construct.length.nullable, f"{n} < 0", null):
+        if isinstance(construct, String) and construct.length.compact:  # others are as short by their type
+            with s.block(f"if {n} > {MAX_STRING_BYTES}"):
+                s("raise Refuse")
+        s(f"at += {passed}")
         match construct:
             case String():
-                data = f"frame[at : at + {n}]"
+                data = f"frame[at - {n} : at]"
                 s(f"{v} = decode_like_java({data})" if s.like_kafka else f"{v} = {data}.decode()")
             case Records():
-                s(f"{v} = memoryview(frame)[at : at + {n}]")
+                s(f"{v} = memoryview(frame)[at - {n} : at]")
             case _:
-                s(f"{v} = frame[at : at + {n}]")
-        s(f"at += {n}")
+                s(f"{v} = frame[at - {n} : at]")
     return v
 
 
-def _decode_array(s: Source, construct: Array, length: str | None) -> str:
-    n = _decode_length(s, construct.count, length)
+def _decode_array(s: Source, construct: Array, length: _Length | None) -> str:
+    n, size = _decode_length(s, construct.count, length)
+    if size:
+        s(f"at += {size}")
     v = s.fresh("v")
     element = construct.element
     with s.unless_null(construct.count.nullable, f"{n} < 0", f"{v} = None"):
@@ -276,14 +287,7 @@ def _encode_value(s: Source, construct: Construct, value: str) -> None:
             _encode_struct(s, construct, value)
         case String():
             with _unless_none(s, construct.length, value):
-                data, n = s.fresh("data"), s.fresh("n")
-                with s.block(f"if {value}.__class__ is not str and not isinstance({value}, str)"):
-                    s("raise Refuse")
-                s(f"{data} = {value}.encode()")
-                s(f"{n} = len({data})")
-                with s.block(f"if {n} > {MAX_STRING_BYTES}"):
-                    s("raise Refuse")
-                s(f"append({_length(s, construct.length, n)} + {data})")
+                _encode_string(s, construct, value)
         case Bytes():
             with _unless_none(s, construct.length, value):
                 data = s.fresh("data")
@@ -322,10 +326,17 @@ def _encode_struct(s: Source, construct: AsStruct, value: str) -> None:
     with s.block(f"if {' or '.join(tests)}"):
         s("raise Refuse")
     tags = tags_of(construct)
-    for part in parts_of(construct):
+    parts = list(parts_of(construct))
+    before: _Packed | None = None
+    for part, following in zip_longest(parts, parts[1:]):
         if isinstance(part, Run):
-            arguments = [_argument(s, field, f"{value}.{name}") for name, field in part.fields]
-            s(f"append({s.pack(part.code)}({', '.join(arguments)}))")
+            before = _Packed(part.code, [_argument(s, field, f"{value}.{name}") for name, field in part.fields])
+            if following is None or isinstance(following, Run) or not _has_fixed_length(following[1]):
+                s(f"append({s.pack(before.code)}({', '.join(before.arguments)}))")
+                before = None
+        elif _has_fixed_length(part[1]):
+            _encode_string(s, part[1], f"{value}.{part[0]}", before)
+            before = None
         elif part[1] is not tags:
             field = s.fresh("f")
             s(f"{field} = {value}.{part[0]}")
@@ -347,6 +358,32 @@ def _encode_struct(s: Source, construct: AsStruct, value: str) -> None:
         s(f"write_tags(append, {fields})")
 
 
+class _Packed(NamedTuple):
+    """Values of fixed size that are packed together with what follows them."""
+
+    code: str
+    arguments: list[str]
+
+
+def _has_fixed_length(construct: Construct) -> bool:
+    """Whether it is a string that is never null, and has the same bytes for each length."""
+    return isinstance(construct, String) and not (construct.length.nullable or construct.length.compact)
+
+
+def _encode_string(s: Source, construct: String, value: str, before: _Packed | None = None) -> None:
+    """Append a string that is not None; its length after what comes ``before`` it."""
+    data = s.fresh("data")
+    s(f"{data} = utf8({value})")  # for strings only
+    if construct.length.compact:  # others are as short by their type
+        with s.block(f"if len({data}) > {MAX_STRING_BYTES}"):
+            s("raise Refuse")
+        s(f"append(write_uvarint(len({data}) + 1) + {data})")
+        return
+    code, arguments = before or _Packed("", [])
+    pack = s.pack(code + (code_of(construct.length.fixed) or ""))
+    s(f"append({pack}({', '.join([*arguments, f'len({data})'])}) + {data})")
+
+
 def _length(s: Source, length: Length, n: str) -> str:
     """The expression for an encoded length or count."""
     return f"write_uvarint({n} + 1)" if length.compact else f"{s.pack(code_of(length.fixed) or '')}({n})"
@@ -357,12 +394,11 @@ def _encode_length(s: Source, length: Length, n: str) -> None:
 
 
 def _unless_none(s: Source, length: Length, value: str) -> Any:
-    """A block for values that are not None; None is encoded, or rejected if the field is not nullable."""
+    """A block for values that are not None, which is encoded. Where the field is not nullable, their types refuse it."""
+    if not length.nullable:
+        return nullcontext()
     with s.block(f"if {value} is None"):
-        if length.nullable:
-            _encode_length(s, length, "-1")
-        else:
-            s("raise Refuse")
+        _encode_length(s, length, "-1")
     return s.block("else")
 
 
@@ -377,7 +413,7 @@ def _encode_array(s: Source, construct: Array, values: str) -> None:
             s(f"{n} = 0")
         plain = s.block("else")
     with plain:
-        with s.block(f"if not isinstance({values}, (tuple, list))"):
+        with s.block(f"if {values}.__class__ is not tuple and not isinstance({values}, (tuple, list))"):
             s("raise Refuse")
         s(f"{n} = len({values})")
         _encode_length(s, construct.count, n)

@@ -174,7 +174,8 @@ _NAMES: dict[str, Any] = {
     "numbers": numbers, "octets": octets, "octets_or_stored": octets_or_stored, "read_tags": read_tags,
     "read_tags_in_steps": read_tags_in_steps, "read_uvarint": read_uvarint,
     "read_uvarint_like_kafka": read_uvarint_like_kafka, "Encoded": Encoded,
-    "decode_like_java": decode_like_java, "write_tags": write_tags, "write_uvarint": write_uvarint,
+    "decode_like_java": decode_like_java, "utf8": str.encode, "write_tags": write_tags,
+    "write_uvarint": write_uvarint,
 }  # fmt: skip
 
 
