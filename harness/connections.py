@@ -202,7 +202,7 @@ class Link:
 
     def receive_nowait(self) -> bytes | None:
         """See broker_stub.ports.Link. None while somebody looks at frames: `receive` lets them look."""
-        if self._links.observed or self._has_ready():
+        if self._links.observed or (self._observed is not None and self._has_ready()):
             return self._next_ready()
         try:
             if self._is_plain:
@@ -276,12 +276,13 @@ class Link:
     def send_nowait(self, *payloads: wire.Payload) -> bool:
         """See broker_stub.ports.Link."""
         stream = self._parts_stream
-        if stream is None or not self._is_plain or self._links.observed or self._is_renewal_due:
+        if stream is None or not self._is_plain or self._links.observed:
             return False
-        frames = [payload for payload in payloads if isinstance(payload, bytes)]
-        if len(frames) < len(payloads):
+        if self._renewal is not None and self._is_renewal_due:
             return False
-        data = wire.frames(frames)
+        if wire.Parts in map(type, payloads):
+            return False
+        data = wire.frames(payloads)  # type: ignore[arg-type]
         try:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`

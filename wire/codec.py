@@ -394,7 +394,7 @@ def _encode_length(s: Source, length: Length, n: str) -> None:
 
 
 def _unless_none(s: Source, length: Length, value: str) -> Any:
-    """A block for values that are not None, which is encoded. Where the field is not nullable, their types refuse it."""
+    """A block for values that are not None; None is encoded, or refused as a value of another type."""
     if not length.nullable:
         return nullcontext()
     with s.block(f"if {value} is None"):

@@ -22,6 +22,8 @@ _IN_ENTRIES: Final = {
 #: of structures: the names of the fields with codes, and of the code in each entry; None if those are further down
 Arrays: TypeAlias = tuple[tuple[str, str | None], ...]
 _arrays: dict[type[Struct], Arrays] = {}
+#: responses with a code of their own and no others: most
+_has_only_own: dict[type[Message], bool] = {}
 
 
 def error_counts(response: Message) -> dict[int, int]:
@@ -30,11 +32,16 @@ def error_counts(response: Message) -> dict[int, int]:
     In LeaderAndIsr and StopReplica a top-level code other than NONE counts for all entries. Codes below an entry with
     a code of its own count in Metadata and OffsetFetch only.
     """
+    cls = response.__class__
+    if _has_only_own.get(cls):
+        return {response.error_code: 1}  # type: ignore[attr-defined]
     counts: dict[int, int] = {}
-    if _arrays_of(type(response)):
-        for code in _entries(response, deep=type(response).__name__ in _DEEP):
+    if _arrays_of(cls):
+        for code in _entries(response, deep=cls.__name__ in _DEEP):
             if code is not None:
                 counts[code] = counts.get(code, 0) + 1
+    elif cls.__name__ not in _IN_ENTRIES and hasattr(response, "error_code"):
+        _has_only_own[cls] = True
     return _with_own_code(response, counts)
 
 

@@ -30,6 +30,8 @@ def frame_prefix(length: int) -> bytes:
 
 def frames(payloads: Sequence[bytes]) -> bytes:
     """Several payloads, each with its length before it. Raises EncodeError."""
+    if len(payloads) == 1:
+        return frame(payloads[0])
     pieces: list[bytes] = []
     for payload in payloads:
         pieces += frame_prefix(len(payload)), payload

@@ -50,9 +50,9 @@ class Group:
     """``state_since_ms`` is None if a record of old did not say (rule G8.3)."""
 
     __slots__ = (
-        "_now_ms", "_offers", "awaiting_join", "generation", "group_id", "is_member_added", "leader", "members",
-        "offsets", "pending_members", "pending_syncs", "protocol_name", "protocol_type", "state", "state_since_ms",
-        "static_members", "subscribed_topics",
+        "_now_ms", "_offers", "_subscriptions", "_topics", "awaiting_join", "generation", "group_id", "is_member_added",
+        "leader", "members", "offsets", "pending_members", "pending_syncs", "protocol_name", "protocol_type", "state",
+        "state_since_ms", "static_members",
     )  # fmt: skip
 
     def __init__(self, group_id: str, now_ms: Callable[[], int], state: GroupState = GroupState.EMPTY) -> None:
@@ -71,8 +71,9 @@ class Group:
         #: members of this generation that have not sent SyncGroup
         self.pending_syncs: set[str] = set()
         self.offsets = GroupOffsets()
-        #: what its consumers subscribe to; None: unknown (rule G3.45)
-        self.subscribed_topics: frozenset[str] | None = None
+        #: of the members of this generation, until somebody asks what they mean
+        self._subscriptions: tuple[bytes, ...] | None = None
+        self._topics: frozenset[str] | None = None
         #: a member came while the first rebalance was delayed (rule G3.35)
         self.is_member_added = False
         #: how many members are parked in JoinGroup
@@ -241,30 +242,37 @@ class Group:
         """The end of a join phase (rules G2.9, G2.10)."""
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
-        self.subscribed_topics = self.find_subscribed_topics()
+        self.note_subscriptions()
         self.move_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY)
         self.pending_syncs.clear()
 
-    def find_subscribed_topics(self) -> frozenset[str] | None:
-        """Rule G3.45."""
-        if self.protocol_type != CONSUMER:
-            return None
-        if not self.members:
-            return frozenset()
-        if self.protocol_name is None:
-            return None
-        topics: set[str] = set()
-        try:
-            for member in self.members.values():
-                topics.update(decode_subscription_topics(member.metadata(self.protocol_name)))
-        except DecodeError as e:
-            log.warning("%r: the subscriptions are unknown: %s", self, e)
-            return None
-        return frozenset(topics)
+    def note_subscriptions(self) -> None:
+        """Those of the present members count until the next generation (rule G3.45)."""
+        name = self.protocol_name
+        if self.protocol_type != CONSUMER or (self.members and name is None):
+            self.subscribe(None)
+        else:
+            self.subscribe(tuple([member.metadata(name or "") for member in self.members.values()]))
+
+    def subscribe(self, subscriptions: tuple[bytes, ...] | None) -> None:
+        """None: they are unknown."""
+        self._subscriptions, self._topics = subscriptions, None
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """What its consumers subscribe to; None: unknown (rule G3.45)."""
+        if self._subscriptions is not None:
+            try:
+                self._topics = frozenset().union(*map(decode_subscription_topics, self._subscriptions))
+            except DecodeError as e:
+                log.warning("%r: the subscriptions are unknown: %s", self, e)
+            self._subscriptions = None
+        return self._topics
 
     def is_subscribed_to(self, topic: str) -> bool:
         """An unknown subscription is one to everything (rule G7.32)."""
-        return self.subscribed_topics is None or topic in self.subscribed_topics
+        topics = self.subscribed_topics
+        return topics is None or topic in topics
 
     def member_list(self) -> tuple[JoinGroupResponseMember, ...]:
         """What the leader gets (rule G3.43). Raises IllegalState while there is none."""
@@ -317,8 +325,8 @@ class Group:
             return self.offsets.expire(
                 now_ms, retention_ms, lambda committed: committed.commit_timestamp if since is None else since
             )
-        if self.protocol_type == CONSUMER and self.state is GroupState.STABLE and self.subscribed_topics is not None:
-            return self.offsets.expire(
-                now_ms, retention_ms, lambda committed: committed.commit_timestamp, self.subscribed_topics
-            )
+        if self.protocol_type == CONSUMER and self.state is GroupState.STABLE:
+            topics = self.subscribed_topics
+            if topics is not None:
+                return self.offsets.expire(now_ms, retention_ms, lambda committed: committed.commit_timestamp, topics)
         return ()

@@ -103,7 +103,7 @@ def group_of(group_id: str, data: bytes, now_ms: Callable[[], int]) -> Group:
     group.state_since_ms = None if value.current_state_timestamp == NO_TIMESTAMP else value.current_state_timestamp
     for member in _members(value, has_timeouts=has_rebalance_timeouts(data)):
         group.add(member)
-    group.subscribed_topics = group.find_subscribed_topics()
+    group.note_subscriptions()
     return group
 
 

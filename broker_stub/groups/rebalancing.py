@@ -37,7 +37,7 @@ class Rebalancing:
         """Of the member's session, unless there is another ``timeout_ms`` (rule G12.9)."""
         delay = member.session_timeout_ms if timeout_ms is None else timeout_ms
         session = member.session
-        if isinstance(session, DelayedHeartbeat) and session.can_restart:
+        if type(session) is DelayedHeartbeat and session.can_restart:  # isinstance asks the ABC each time
             self.heartbeats.restart(session, delay)
             return
         key = group.group_id, member.member_id
@@ -145,8 +145,7 @@ class Rebalancing:
             self.restart_timer(group, member)
             member.is_new = False
             group.add_pending_sync(member.member_id)
-        operation = DelayedSync(self, group, group.rebalance_timeout_ms)
-        self.syncs.try_complete_or_watch(operation, [group.group_id])
+        self.syncs.watch(DelayedSync(self, group, group.rebalance_timeout_ms), [group.group_id])
 
     # the sync phase
 

@@ -82,7 +82,11 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 REPEATED_REQUESTS: Final = 1024
 REPEATED_BYTES: Final = 128
 #: the API key of what a follower never repeats: its session has another epoch each time
-_FETCH: Final = wire.FetchRequest.__api_key__.to_bytes(2)
+#: how requests begin that are hardly ever the same
+_SELDOM_REPEATED: Final = tuple(
+    request.__api_key__.to_bytes(2)
+    for request in (wire.FetchRequest, wire.JoinGroupRequest, wire.SyncGroupRequest, wire.LeaveGroupRequest)
+)
 API_VERSIONS: Final = wire.ApiVersionsRequest.__api_key__
 
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
@@ -153,6 +157,7 @@ class KafkaApis:
     def __init__(self, services: Services, handlers: Iterable[Handler[Any]] = HANDLERS) -> None:
         self._services = services
         self._handlers = {handler.api_key: handler for handler in handlers}
+        self._handle = {key: handler.handle for key, handler in self._handlers.items()}
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
         #: by the first four bytes of requests that are served: API key and version
         self._decoders: dict[bytes, Callable[[bytes, int], tuple[wire.Header, wire.Message]]] = {}
@@ -173,7 +178,7 @@ class KafkaApis:
 
     def decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
-        if len(frame) > REPEATED_BYTES or frame.startswith(_FETCH):
+        if len(frame) > REPEATED_BYTES or frame.startswith(_SELDOM_REPEATED):
             return self._decode(frame, max_elements)
         same = frame[:4] + frame[8:]
         known = self._repeated.get(same)
@@ -191,7 +196,7 @@ class KafkaApis:
             found = yield from wire.decode_request_in_steps(frame)
         except wire.DecodeError as e:
             found = yield from wire.decode_like_kafka(frame, e)
-        return self._checked(*found)
+        return self._checked(found)
 
     def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         decode = self._decoders.get(frame[:4])
@@ -207,14 +212,15 @@ class KafkaApis:
             found = decode(frame, max_elements)
         except wire.DecodeError as e:
             found = finish(wire.decode_like_kafka(frame, e, max_elements))
-        return self._checked(*found)
+        return self._checked(found) if found[0].api_key in self._checks else found
 
-    def _checked(self, header: wire.Header, message: wire.Message) -> tuple[wire.Header, wire.Message]:
+    def _checked(self, found: tuple[wire.Header, wire.Message]) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError."""
+        header, message = found
         check = self._checks.get(header.api_key)
         if check is not None:
             check(header.api_version, message)
-        return header, message
+        return found
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""
@@ -235,8 +241,7 @@ class KafkaApis:
         api_key = request.context.header.api_key
         if api_key in self._needs:
             self._services.authorization.check_cluster(request.context, self._needs[api_key])
-        handler = self._handlers[api_key]
-        return handler.handle(request, request.message, self._services)
+        return self._handle[api_key](request, request.message, self._services)
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
         handler = self._handlers[request.context.header.api_key]

@@ -83,25 +83,30 @@ class _Bucket:
 
 
 class _Wheel:
-    __slots__ = ("_above", "_buckets", "_interval_ms", "_now_ms", "_tick_ms", "_timer")
+    __slots__ = ("_above", "_buckets", "_end_ms", "_interval_ms", "_now_ms", "_tick_ms", "_timer")
 
     def __init__(self, timer: Timer, tick_ms: int, now_ms: int) -> None:
         self._timer = timer
         self._tick_ms = tick_ms
         self._interval_ms = tick_ms * WHEEL_SIZE
-        self._now_ms = now_ms - now_ms % tick_ms
+        self._begin_turn(now_ms)
         self._buckets = [_Bucket(timer) for _ in range(WHEEL_SIZE)]
         self._above: _Wheel | None = None
+
+    def _begin_turn(self, now_ms: int) -> None:
+        self._now_ms = now_ms - now_ms % self._tick_ms
+        self._end_ms = self._now_ms + self._interval_ms
 
     def add(self, task: Timed) -> bool:
         """To this wheel, or to one above it. False if it is due."""
         deadline_ms, wheel = task.deadline_ms, self
         if deadline_ms < wheel._now_ms + wheel._tick_ms:
             return False
-        while deadline_ms >= wheel._now_ms + wheel._interval_ms:
-            if wheel._above is None:
-                wheel._above = _Wheel(self._timer, wheel._interval_ms, wheel._now_ms)
-            wheel = wheel._above
+        while deadline_ms >= wheel._end_ms:
+            above = wheel._above
+            if above is None:
+                above = wheel._above = _Wheel(self._timer, wheel._interval_ms, wheel._now_ms)
+            wheel = above
         ticks = deadline_ms // wheel._tick_ms
         bucket = wheel._buckets[ticks % WHEEL_SIZE]
         task.put(bucket)
@@ -113,7 +118,7 @@ class _Wheel:
 
     def advance(self, now_ms: int) -> None:
         if now_ms >= self._now_ms + self._tick_ms:
-            self._now_ms = now_ms - now_ms % self._tick_ms
+            self._begin_turn(now_ms)
             if self._above is not None:
                 self._above.advance(self._now_ms)
 
@@ -156,10 +161,12 @@ class Timer:
         One that is to wait longer stays where it is until the time of its bucket, which passes it on.
         """
         if delay_ms > 0 and task.is_in_a_wheel:
-            deadline_ms = self._deadline_ms(delay_ms)
-            if deadline_ms >= task.deadline_ms:
-                task.deadline_ms = deadline_ms
-                return
+            deadline_ms, before = self._deadline_ms(delay_ms), task.deadline_ms
+            task.deadline_ms = deadline_ms
+            if deadline_ms < before:
+                task.take_out()
+                self._add(task)
+            return
         task.take_out()
         self.add(task, delay_ms, at_once=at_once)
 

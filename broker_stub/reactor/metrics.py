@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -35,6 +35,8 @@ _DEPRECATED: Final = {
 }  # fmt: skip
 #: versions and clients that are counted for an API: clients give themselves names
 _MAX_DEPRECATED: Final = 1000
+#: requests of a kind that are not counted at once
+_MOST_UNCOUNTED: Final = 1000
 
 _FETCH: Final = wire.FetchRequest.__api_key__
 _ADD_PARTITIONS_TO_TXN: Final = wire.AddPartitionsToTxnRequest.__api_key__
@@ -69,23 +71,31 @@ class ApiMetrics:
         waited = self.request_queue_time + self.response_queue_time + self.response_send_time
         return waited + self.local_time + self.remote_time
 
-    def add(self, header: wire.Header, sender: Sender, times: Times) -> None:
-        """One more request."""
-        version = header.api_version
-        queued, handled, parked, responded, sent, throttled = times
-        self.requests += 1
-        self.versions[version] += 1
-        if version <= _DEPRECATED.get(header.api_key, -1):
-            client = version, sender.client_software_name, sender.client_software_version
-            if client in self.deprecated or len(self.deprecated) < _MAX_DEPRECATED:
-                self.deprecated[client] += 1
+    def add(self, versions: Sequence[int], times: Sequence[Times]) -> None:
+        """More requests."""
+        self.requests += len(times)
+        self.versions.update(versions)
+        queued, handled, parked, responded, sent, throttled = map(sum, zip(*times, strict=True))
         self.request_queue_time += queued
         self.local_time += handled
         self.remote_time += parked
         self.response_queue_time += responded
         self.response_send_time += sent
         self.throttle_time += throttled
-        self.latest.append(times)
+        self.latest.extend(times)
+
+    def add_deprecated(self, version: int, sender: Sender) -> None:
+        """A request of a deprecated version."""
+        client = version, sender.client_software_name, sender.client_software_version
+        if client in self.deprecated or len(self.deprecated) < _MAX_DEPRECATED:
+            self.deprecated[client] += 1
+
+    def count_errors(self, responses: Iterable[Mapping[int, int]]) -> None:
+        """Of each response, how often each code is in it."""
+        counts = self.errors
+        for errors in responses:
+            for code, count in errors.items():
+                counts[code] += count
 
     def histograms(self) -> Iterator[tuple[str, Histogram]]:
         """In ms, by Kafka's names."""
@@ -100,10 +110,18 @@ class ApiMetrics:
 
 
 @dataclass(slots=True)
+class _Uncounted:
+    """Requests of one kind, an entry each: to count them together costs a fraction of counting each."""
+
+    versions: list[int] = field(default_factory=list)
+    times: list[Times] = field(default_factory=list)
+    errors: list[Mapping[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class RequestMetrics:
     """The metrics of one socket server."""
 
-    apis: dict[str, ApiMetrics] = field(default_factory=dict)  # by API name and kind of request, once requested
     connections_accepted: int = 0
     connections_open: int = 0
     connections_refused: int = 0  # over max.connections.per.ip
@@ -115,18 +133,25 @@ class RequestMetrics:
     failed_reauthentications: int = 0
     expired_connections_killed: int = 0  # sessions that ended without re-authentication (rule B9.25)
     handler_errors: int = 0  # exceptions that escaped from handlers
-    _by_key: dict[int, ApiMetrics] = field(default_factory=dict)  # the same as ``apis``
+    _apis: dict[str, ApiMetrics] = field(default_factory=dict)
+    _uncounted: dict[int | str, _Uncounted] = field(default_factory=dict)  # by API key, or by the name of a kind
+
+    @property
+    def apis(self) -> Mapping[str, ApiMetrics]:
+        """By API name and kind of request, once requested."""
+        for kind, requests in self._uncounted.items():
+            self._count(kind, requests)
+        self._uncounted.clear()
+        return self._apis
 
     def of(self, name: str) -> ApiMetrics:
-        found = self.apis.get(name)
-        if found is None:
-            found = self.apis[name] = ApiMetrics()
-        return found
+        return self.apis.get(name) or self._of(name)
 
-    def of_key(self, api_key: int) -> ApiMetrics:
-        found = self._by_key.get(api_key)
+    def _of(self, kind: int | str) -> ApiMetrics:
+        name = kind if isinstance(kind, str) else wire.api(kind).name
+        found = self._apis.get(name)
         if found is None:
-            found = self._by_key[api_key] = self.of(wire.api(api_key).name)
+            found = self._apis[name] = ApiMetrics()
         return found
 
     def add(
@@ -136,15 +161,35 @@ class RequestMetrics:
 
         A Fetch counts for its kind, too; what only verifies counts for its kind alone, but for its errors.
         """
-        key = header.api_key
+        key, version, _, _ = header
+        kind: int | str = key
         if key == _FETCH:
-            self.of("FetchFollower" if _is_of_follower(message) else "FetchConsumer").add(header, sender, times)
-        if key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
-            self.of("AddPartitionsToTxnVerification").add(header, sender, times)
-        else:
-            self.of_key(key).add(header, sender, times)
-        for code, count in errors.items():
-            self.of_key(key).errors[code] += count
+            self._add("FetchFollower" if _is_of_follower(message) else "FetchConsumer", version, times)
+        elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
+            kind = "AddPartitionsToTxnVerification"
+        requests = self._add(kind, version, times)
+        if kind == key:
+            requests.errors.append(errors)
+        elif errors:
+            self._of(key).count_errors((errors,))
+        if version <= _DEPRECATED.get(key, -1):
+            self._of(kind).add_deprecated(version, sender)
+
+    def _add(self, kind: int | str, version: int, times: Times) -> _Uncounted:
+        requests = self._uncounted.get(kind)
+        if requests is None:
+            requests = self._uncounted[kind] = _Uncounted()
+        elif len(requests.times) >= _MOST_UNCOUNTED:
+            self._count(kind, requests)
+            requests = self._uncounted[kind] = _Uncounted()
+        requests.versions.append(version)
+        requests.times.append(times)
+        return requests
+
+    def _count(self, kind: int | str, requests: _Uncounted) -> None:
+        metrics = self._of(kind)
+        metrics.add(requests.versions, requests.times)
+        metrics.count_errors(requests.errors)
 
 
 def _is_of_follower(message: object) -> bool:

@@ -164,16 +164,8 @@ class Processor:
     def _request(
         self, connection: Connection, header: wire.Header, message: wire.Message, size: int, now: float
     ) -> Request:
-        return Request(
-            RequestContext(header, connection.context, self.turns),
-            message,
-            connection=connection,
-            responder=self,
-            apis=self.apis,
-            now=now,
-            size=size,
-            clock=connection.clock,
-        )
+        context = RequestContext(header, connection.context, self.turns)
+        return Request(context, message, connection, self, self.apis, now, size, connection.clock)
 
     async def drain(self) -> None:
         """Close each connection after its request in progress, and wait until all are closed."""

@@ -184,7 +184,6 @@ class Request:
         self,
         context: RequestContext,
         message: wire.Message,
-        *,
         connection: Requester,
         responder: Responder,
         apis: Apis,

@@ -214,7 +214,7 @@ async def test_requests_and_their_errors() -> None:  # rule B1.33
     of_api.requests = 7
     of_api.versions.update({3: 7})
     of_api.errors.update({0: 4, 27: 3})
-    of_api.add(wire.Header(12, 4, 1, None), SENDER, (0.001, 0.002, 0.003, 0.004, 0.005, 0.5))
+    of_api.add([4], [(0.001, 0.002, 0.003, 0.004, 0.005, 0.5)])
     found, prefix = values(broker), "kafka.network:type=RequestMetrics,name="
     times = {name: metric for (_, kind, name, _), metric in broker_metrics(broker) if name.endswith("TimeMs")
              and kind == "RequestMetrics" and isinstance(metric, Histogram)}  # fmt: skip
@@ -256,12 +256,14 @@ async def test_requests_by_version() -> None:
 
 
 def test_clients_of_deprecated_versions_are_not_counted_without_limit() -> None:
-    found = RequestMetrics().of("Produce")
-    header = wire.Header(0, 3, 1, None)
+    metrics = RequestMetrics()
     for i in range(1001):
-        found.add(header, SimpleNamespace(client_software_name=str(i), client_software_version="1"), (0.0,) * 6)
-    found.add(header, SENDER, (0.0,) * 6)
+        client = SimpleNamespace(client_software_name=str(i), client_software_version="1")
+        metrics.add(wire.Header(0, 3, i, None), client, wire.ProduceRequest(), (0.0,) * 6, {0: 1, i: 1})
+    metrics.add(wire.Header(0, 3, 1001, None), SENDER, wire.ProduceRequest(), (0.0,) * 6, {0: 1})
+    found = metrics.of("Produce")
     assert (found.requests, len(found.deprecated), found.deprecated[3, "0", "1"]) == (1002, 1000, 2)
+    assert (found.versions, found.errors[0], found.errors[1000]) == ({3: 1002}, 1002, 1)
 
 
 async def test_metrics_of_connections(autojump_clock: MockClock) -> None:  # rules B1.47 to B1.51

@@ -13,8 +13,8 @@ from kce.broker_stub.groups.group import Group, GroupState, IllegalState
 from kce.broker_stub.groups.member import Client, JoinResult, Member, SyncResult
 from kce.broker_stub.groups.records import CommittedOffset
 from kce.wire import ErrorCode
-from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
 from kce.wire.vocabulary import TopicPartition
+from tests.broker_stub.groups.support import subscribed
 
 kafka = pytest.mark.kafka
 
@@ -193,10 +193,6 @@ def test_offset_removal_during_transition_from_empty_to_non_empty() -> None:
     clock.now += 1000
     assert list(made.expire_offsets(clock.now, 50)) == []
     assert made.offsets.get(A) is not None
-
-
-def subscribed(*topics: str, version: int = 1) -> bytes:
-    return encode_consumer_protocol(ConsumerProtocolSubscription(topics=topics), version)
 
 
 @kafka("GM-27")

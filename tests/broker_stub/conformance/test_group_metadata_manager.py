@@ -39,7 +39,7 @@ from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_cons
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.record import EndTransactionMarker, Record, RecordBatch, TimestampType
 from kce.wire.vocabulary import TopicPartition
-from tests.broker_stub.groups.support import CONSUMER, IBP, START_MS, Host, moved
+from tests.broker_stub.groups.support import CONSUMER, IBP, START_MS, Host, moved, subscribed
 
 kafka = pytest.mark.kafka
 
@@ -729,7 +729,7 @@ async def test_offset_expiration_semantics(mock_clock: MockClock) -> None:
     h = served(mock_clock, offsets_retention_minutes=RETENTION_MINUTES)
     group = with_member(h)
     group.move_to(GroupState.STABLE)
-    group.subscribed_topics = frozenset({"foo", "bar"})
+    group.subscribe((subscribed("foo"), subscribed("bar")))
     await commits(h, {FOO0: at(37, expire_timestamp=START_MS + 2 * RETENTION_MS), FOO1: at(7), BAR0: at(8)})
     h.advance(2 * RETENTION_MS)
     assert h.manager.remove_expired_offsets() == 0
@@ -770,7 +770,7 @@ async def test_an_offset_that_is_being_written_does_not_expire(mock_clock: MockC
 async def test_offset_expiration_of_active_group_semantics(mock_clock: MockClock) -> None:
     h = served(mock_clock, offsets_retention_minutes=RETENTION_MINUTES)
     group = with_member(h)
-    group.subscribed_topics = frozenset({"foo"})
+    group.subscribe((subscribed("foo"),))
     await commits(h, {FOO0: at(37), FOO1: at(7), BAR0: at(8)})
     h.advance(RETENTION_MS)
     assert h.manager.remove_expired_offsets() == 0, "not in CompletingRebalance"

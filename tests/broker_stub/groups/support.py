@@ -22,6 +22,7 @@ from kce.broker_stub.internal_log import OnAppended
 from kce.broker_stub.purgatory import Timer
 from kce.wire import ErrorCode, MemberIdentity
 from kce.wire.configuration import Properties
+from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.record import RecordBatch
 from kce.wire.records import read_records
@@ -48,6 +49,11 @@ A = TopicPartition("topic", 0)
 def settings(**properties: str) -> GroupConfig:
     given = {name.replace("_", "."): value for name, value in properties.items()}
     return GroupConfig.from_properties(Properties({**SETTINGS, **given}))
+
+
+def subscribed(*topics: str, version: int = 1) -> bytes:
+    """What a consumer offers with a protocol."""
+    return encode_consumer_protocol(ConsumerProtocolSubscription(topics=topics), version)
 
 
 class MemoryOffsetsLog:
