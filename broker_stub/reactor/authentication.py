@@ -16,7 +16,7 @@ from kce.broker_stub.errors import Refused
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Requester, Response
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Requester
 from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
 from kce.broker_stub.security.config import ListenerSecurity, SaslConfig
 from kce.broker_stub.security.sasl_authenticator import (
@@ -57,10 +57,10 @@ class _Frames:
     def __init__(self, apis: Apis, connection: Requester) -> None:
         self._apis = apis
         self._connection = connection
-        self._response: Response | None = None
+        self._answered: Request | None = None
 
-    def send_response(self, response: Response) -> None:
-        self._response = response
+    def send_response(self, request: Request) -> None:
+        self._answered = request
 
     def api_versions(self, frame: bytes) -> tuple[bytes, bool]:
         request = self._request(frame)
@@ -77,9 +77,9 @@ class _Frames:
         return self._answer()
 
     def _answer(self) -> bytes:
-        assert self._response is not None, "it is answered at once"
-        assert isinstance(self._response.payload, bytes), "it has no records"
-        return self._response.payload
+        assert self._answered is not None, "it is answered at once"
+        assert isinstance(self._answered.payload, bytes), "it has no records"
+        return self._answered.payload
 
     def _request(self, frame: bytes) -> Request:
         header, message = self._apis.decode(frame, UNLIMITED)

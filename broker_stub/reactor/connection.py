@@ -23,7 +23,7 @@ from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated, Owner
 from kce.broker_stub.reactor.outgoing import Outgoing, Phase
-from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, Response, describe
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
 from kce.garbage import let_go
@@ -464,13 +464,13 @@ class Connection(Outgoing):
         if seconds > 0:
             self._muted_until = trio.current_time() + seconds
 
-    def deliver(self, response: Response) -> None:
+    def deliver(self, request: Request) -> None:
         """Write the response to a request in progress, then unmute.
 
         That to a parked request is written without its task, if it can be: somebody may have waited for it for long.
         """
-        if self._parked is None or not self._sent_at_once(response):
-            self._responses[response.request] = response
+        if self._parked is None or not self._sent_at_once(request):
+            self._delivered += 1
         if self._parked is not None:
             self._parked.set()
         elif self._waits_for_input and not self._is_closed:

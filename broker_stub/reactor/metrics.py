@@ -11,7 +11,12 @@ from kce import wire
 from kce.metrics import RESERVOIR_SIZE, Histogram
 from kce.wire.registry import BY_NAME
 
-#: of a request, in seconds: in the queue, in its handler, parked, in the queue of responses, being sent; and throttled
+#: when a request came, left the queue, left its handler, was answered, left the queue of responses, and was sent, by
+#: trio.current_time(); then for how many ms it was throttled
+Stamps: TypeAlias = tuple[float, float, float, float, float, float, float]
+#: of a finished request: its version, and how often each error code is in its response
+Finished: TypeAlias = tuple[int, Stamps, Mapping[int, int]]
+#: in seconds: in the queue, in its handler, parked, in the queue of responses, being sent; and throttled
 Times: TypeAlias = tuple[float, float, float, float, float, float]
 #: the names of their histograms
 _NAMES: Final = (
@@ -39,7 +44,7 @@ _MAX_DEPRECATED: Final = 1000
 _MOST_UNCOUNTED: Final = 1000
 
 _FETCH: Final = wire.FetchRequest.__api_key__
-_ADD_PARTITIONS_TO_TXN: Final = wire.AddPartitionsToTxnRequest.__api_key__
+_WITH_KINDS: Final = frozenset({_FETCH, wire.AddPartitionsToTxnRequest.__api_key__})
 
 
 class Sender(Protocol):
@@ -47,6 +52,15 @@ class Sender(Protocol):
 
     client_software_name: str
     client_software_version: str
+
+
+def _times(
+    arrived: float, dequeued: float, handled: float, answered: float, taken: float, sent: float, muted_ms: float
+) -> Times:
+    if handled > answered:  # a response from within the handler has no remote time
+        handled = answered
+    parked = answered - handled
+    return dequeued - arrived, handled - dequeued, parked, taken - answered, sent - taken, muted_ms / 1000
 
 
 @dataclass(slots=True)
@@ -71,8 +85,10 @@ class ApiMetrics:
         waited = self.request_queue_time + self.response_queue_time + self.response_send_time
         return waited + self.local_time + self.remote_time
 
-    def add(self, versions: Sequence[int], times: Sequence[Times]) -> None:
+    def add(self, requests: Sequence[Finished]) -> None:
         """More requests."""
+        versions, stamps, responses = zip(*requests, strict=True)
+        times = [_times(*each) for each in stamps]
         self.requests += len(times)
         self.versions.update(versions)
         queued, handled, parked, responded, sent, throttled = map(sum, zip(*times, strict=True))
@@ -83,6 +99,7 @@ class ApiMetrics:
         self.response_send_time += sent
         self.throttle_time += throttled
         self.latest.extend(times)
+        self.count_errors(responses)
 
     def add_deprecated(self, version: int, sender: Sender) -> None:
         """A request of a deprecated version."""
@@ -110,15 +127,6 @@ class ApiMetrics:
 
 
 @dataclass(slots=True)
-class _Uncounted:
-    """Requests of one kind, an entry each: to count them together costs a fraction of counting each."""
-
-    versions: list[int] = field(default_factory=list)
-    times: list[Times] = field(default_factory=list)
-    errors: list[Mapping[int, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class RequestMetrics:
     """The metrics of one socket server."""
 
@@ -134,13 +142,14 @@ class RequestMetrics:
     expired_connections_killed: int = 0  # sessions that ended without re-authentication (rule B9.25)
     handler_errors: int = 0  # exceptions that escaped from handlers
     _apis: dict[str, ApiMetrics] = field(default_factory=dict)
-    _uncounted: dict[int | str, _Uncounted] = field(default_factory=dict)  # by API key, or by the name of a kind
+    #: by API key, or by the name of a kind: to count requests together costs a fraction of counting each
+    _uncounted: dict[int | str, list[Finished]] = field(default_factory=dict)
 
     @property
     def apis(self) -> Mapping[str, ApiMetrics]:
         """By API name and kind of request, once requested."""
         for kind, requests in self._uncounted.items():
-            self._count(kind, requests)
+            self._of(kind).add(requests)
         self._uncounted.clear()
         return self._apis
 
@@ -155,41 +164,35 @@ class RequestMetrics:
         return found
 
     def add(
-        self, header: wire.Header, sender: Sender, message: object, times: Times, errors: Mapping[int, int]
+        self, header: wire.Header, sender: Sender, message: object, stamps: Stamps, errors: Mapping[int, int]
     ) -> None:
         """A finished request, and how often each error code is in its response.
 
         A Fetch counts for its kind, too; what only verifies counts for its kind alone, but for its errors.
         """
-        key, version, _, _ = header
-        kind: int | str = key
-        if key == _FETCH:
-            self._add("FetchFollower" if _is_of_follower(message) else "FetchConsumer", version, times)
-        elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
-            kind = "AddPartitionsToTxnVerification"
-        requests = self._add(kind, version, times)
-        if kind == key:
-            requests.errors.append(errors)
-        elif errors:
-            self._of(key).count_errors((errors,))
-        if version <= _DEPRECATED.get(key, -1):
+        kind: int | str = header.api_key
+        version = header.api_version
+        if kind in _WITH_KINDS:
+            if kind == _FETCH:
+                of_kind = "FetchFollower" if _is_of_follower(message) else "FetchConsumer"
+                self._add(of_kind, (version, stamps, {}))
+            elif _only_verifies(message):
+                if errors:
+                    self._of(kind).count_errors((errors,))
+                kind, errors = "AddPartitionsToTxnVerification", {}
+        self._add(kind, (version, stamps, errors))
+        if version <= _DEPRECATED.get(header.api_key, -1):
             self._of(kind).add_deprecated(version, sender)
 
-    def _add(self, kind: int | str, version: int, times: Times) -> _Uncounted:
+    def _add(self, kind: int | str, finished: Finished) -> None:
         requests = self._uncounted.get(kind)
         if requests is None:
-            requests = self._uncounted[kind] = _Uncounted()
-        elif len(requests.times) >= _MOST_UNCOUNTED:
-            self._count(kind, requests)
-            requests = self._uncounted[kind] = _Uncounted()
-        requests.versions.append(version)
-        requests.times.append(times)
-        return requests
-
-    def _count(self, kind: int | str, requests: _Uncounted) -> None:
-        metrics = self._of(kind)
-        metrics.add(requests.versions, requests.times)
-        metrics.count_errors(requests.errors)
+            self._uncounted[kind] = [finished]
+            return
+        requests.append(finished)
+        if len(requests) >= _MOST_UNCOUNTED:
+            del self._uncounted[kind]
+            self._of(kind).add(requests)
 
 
 def _is_of_follower(message: object) -> bool:

@@ -10,7 +10,7 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request import Action, Request, Response
+from kce.broker_stub.reactor.request import Action, Request
 
 
 class Phase(enum.Enum):
@@ -25,8 +25,8 @@ class Outgoing:
     """Responses leave in the order of their requests (rules B1.19-B1.21)."""
 
     __slots__ = (
-        "_expired", "_finishing", "_in_progress", "_is_closed", "_last_sent", "_link", "_metrics", "_phase",
-        "_responses", "_to_send", "clock",
+        "_delivered", "_expired", "_finishing", "_in_progress", "_is_closed", "_last_sent", "_link", "_metrics",
+        "_phase", "_to_send", "clock",
     )  # fmt: skip
 
     def __init__(self, link: Link, metrics: RequestMetrics) -> None:
@@ -40,28 +40,28 @@ class Outgoing:
         self._is_closed = False
         #: one, or some that share work
         self._in_progress: list[Request] = []
-        self._responses: dict[Request, Response] = {}
-        #: responses of this batch
-        self._to_send: list[Response] = []
+        #: how many of them are answered
+        self._delivered = 0
+        #: requests whose responses are in this batch
+        self._to_send: list[Request] = []
         #: what trio.current_time calls
         self.clock = trio.lowlevel.current_clock().current_time
 
     @property
     def _must_wait(self) -> bool:
-        return len(self._responses) < len(self._in_progress)
+        return self._delivered < len(self._in_progress)
 
     def _take_responses(self) -> int:
         """Put the responses to the requests in progress into the batch, in their order; returns their size."""
         size = 0
         for request in self._in_progress:
-            response = self._responses[request]
-            self._to_send.append(response)
-            size += len(response.payload)
-            if response.action is Action.CLOSE_CONNECTION:
+            self._to_send.append(request)
+            size += len(request.payload)
+            if request.action is Action.CLOSE_CONNECTION:
                 self._finishing = True
                 break
         self._in_progress.clear()
-        self._responses.clear()
+        self._delivered = 0
         return size
 
     async def _flush(self) -> None:
@@ -89,21 +89,21 @@ class Outgoing:
 
     @property
     def _payloads(self) -> list[wire.Payload]:
-        return [response.payload for response in self._to_send if response.action is Action.SEND]
+        return [request.payload for request in self._to_send if request.action is Action.SEND]
 
     def _sent(self, began: float) -> None:
         """The responses of this batch."""
-        responses, self._to_send = self._to_send, []
         now, metrics = self.clock(), self._metrics
-        for response in responses:
-            response.request.record(metrics, dequeued_at=began, sent_at=now)
+        for request in self._to_send:
+            request.record(metrics, began, now)
+        self._to_send.clear()
 
-    def _sent_at_once(self, response: Response) -> bool:
+    def _sent_at_once(self, request: Request) -> bool:
         """Whether the response to the only request in progress was written."""
-        is_wanted = len(self._in_progress) == 1 and response.action is Action.SEND and not self._is_closed
-        if not is_wanted or not self._link.send_nowait(response.payload):
+        is_wanted = len(self._in_progress) == 1 and request.action is Action.SEND and not self._is_closed
+        if not is_wanted or not self._link.send_nowait(request.payload):
             return False
         self._in_progress.clear()
         now = self._last_sent = self.clock()
-        response.request.record(self._metrics, dequeued_at=now, sent_at=now)
+        request.record(self._metrics, now, now)
         return True

@@ -20,7 +20,7 @@ from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
-from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Response
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.security.config import PLAINTEXT, ListenerSecurity
@@ -80,7 +80,7 @@ class Processor:
         self._quotas = quotas
         self._max_idle_seconds = max_idle_seconds
         self._new_connections, self._accepted = trio.open_memory_channel[Link](HAND_OFF_QUEUE_SIZE)
-        self._responses: deque[Response] = deque()
+        self._responses: deque[Request] = deque()
         self.is_blocked = False
         #: of the processor that is blocked
         self._unblocked = trio.Event()
@@ -125,18 +125,18 @@ class Processor:
         """Like ``accept_nowait``, but waits while the queue is full."""
         await self._new_connections.send(link)
 
-    def send_response(self, response: Response) -> None:
+    def send_response(self, request: Request) -> None:
         """Deliver a response. It is queued while the processor is blocked."""
         if self.is_blocked:
-            self._responses.append(response)
+            self._responses.append(request)
             return
-        connection = response.request.connection
+        connection = request.connection
         if connection.context.connection_id in self.connections:
-            connection.deliver(response)
+            connection.deliver(request)
             return
-        log.warning("%s: dropping the response, the connection is closed", response.request)  # rule B1.24
+        log.warning("%s: dropping the response, the connection is closed", request)  # rule B1.24
         now = trio.current_time()
-        response.request.record(self.metrics, dequeued_at=now, sent_at=now)
+        request.record(self.metrics, now, now)
 
     def block(self) -> None:
         assert not self.is_blocked, "a blocked processor handles no other request"

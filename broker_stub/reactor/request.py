@@ -93,8 +93,8 @@ class Requester(Protocol):
     def throttle(self, seconds: float) -> None:
         """Stop reading for that time. Call before the response is delivered (rule B1.27)."""
 
-    def deliver(self, response: Response) -> None:
-        """The response to the request in progress."""
+    def deliver(self, request: Request) -> None:
+        """The request in progress is answered."""
 
 
 class RequestQuota(Protocol):
@@ -158,26 +158,19 @@ class Action(enum.Enum):
     CLOSE_CONNECTION = enum.auto()
 
 
-class Response(NamedTuple):
-    """A response on its way to the processor that read the request."""
-
-    request: Request
-    action: Action
-    payload: wire.Payload = b""  #: encoded, without its length prefix
-
-
 class Responder(Protocol):
     """The processor that read a request and takes its response."""
 
-    def send_response(self, response: Response) -> None: ...
+    def send_response(self, request: Request) -> None:
+        """The request is answered."""
 
 
 class Request:
     """One request in progress. A second response is a bug of the caller and raises RuntimeError."""
 
     __slots__ = (
-        "_answered_at", "_apis", "_arrived_at", "_charged", "_clock", "_dequeued_at", "_errors", "_responder",
-        "answered", "connection", "context", "handled_at", "is_exempt", "message", "size", "throttle_ms", "waits",
+        "_answered_at", "_apis", "_arrived_at", "_charged", "_clock", "_dequeued_at", "_errors", "_responder", "action",
+        "connection", "context", "handled_at", "is_exempt", "message", "payload", "size", "throttle_ms", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -201,7 +194,9 @@ class Request:
         self.throttle_ms = 0
         self._charged: int | None = None
         self.connection = connection
-        self.answered = False
+        #: what the answer is: None as long as there is none; and of a response that is not sent yet, without its length
+        self.action: Action | None = None
+        self.payload: wire.Payload = b""
         #: the rest of a request that waits in its handler
         self.waits: Awaitable[None] | None = None
         self._responder = responder
@@ -216,6 +211,10 @@ class Request:
         header = self.context.header
         name = wire.api(header.api_key).name
         return f"<{name} {header.api_version}, correlation id {header.correlation_id}, {self.context.connection[0]}>"
+
+    @property
+    def answered(self) -> bool:
+        return self.action is not None
 
     def respond(self, message: wire.Message, errors: Mapping[int, int] | None = None) -> None:
         """Send a response. Raises wire.EncodeError; the request is then still unanswered.
@@ -358,11 +357,11 @@ class Request:
         self.charge()
 
     def _answer(self, action: Action, payload: wire.Payload = b"") -> None:
-        if self.answered:
+        if self.action is not None:
             raise RuntimeError(f"{self!r} is answered already")
-        self.answered = True
+        self.action, self.payload = action, payload
         self._answered_at = self._clock()
-        self._responder.send_response(Response(self, action, payload))
+        self._responder.send_response(self)
 
     def release(self) -> None:
         """No handler will work on it from now on."""
@@ -387,16 +386,14 @@ class Request:
         """The handler returned, with or without a response."""
         self.handled_at = self._clock()
 
-    def record(self, all_metrics: RequestMetrics, *, dequeued_at: float, sent_at: float) -> None:
-        """Count the finished request, whose response left the response queue at ``dequeued_at``."""
-        answered_at = self._answered_at
-        # a response from within the handler has no remote time
-        handled_at = min(self.handled_at, answered_at)
-        times = (
-            self._dequeued_at - self._arrived_at, handled_at - self._dequeued_at, answered_at - handled_at,
-            dequeued_at - answered_at, sent_at - dequeued_at, self.throttle_ms / 1000,
+    def record(self, all_metrics: RequestMetrics, dequeued_at: float, sent_at: float) -> None:
+        """Count the finished request, whose response left the response queue at ``dequeued_at``, and drop that."""
+        self.payload = b""
+        stamps = (
+            self._arrived_at, self._dequeued_at, self.handled_at, self._answered_at, dequeued_at, sent_at,
+            self.throttle_ms,
         )  # fmt: skip
-        all_metrics.add(self.context.header, self.connection, self.message, times, self._errors)
+        all_metrics.add(self.context.header, self.connection, self.message, stamps, self._errors)
 
 
 def describe(error: wire.DecodeError) -> str:

@@ -29,7 +29,7 @@ from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request import Action, RequestQuota, Response
+from kce.broker_stub.reactor.request import Action, RequestQuota
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
 from kce.broker_stub.replication.isr import ItemSubmitter
@@ -221,10 +221,10 @@ class Captured:
     """Replaces a processor: captures the response of a handler."""
 
     def __init__(self) -> None:
-        self.response: Response | None = None
+        self.response: Request | None = None
         self.answered = trio.Event()
 
-    def send_response(self, response: Response) -> None:
+    def send_response(self, response: Request) -> None:
         self.response = response
         self.answered.set()
 

@@ -20,7 +20,6 @@ from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import DelayedOperation
 from kce.broker_stub.reactor import RequestMetrics
-from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.sampled import now_ms
 from kce.broker_stub.topic_stats import TopicStats
 from kce.harness import Cluster
@@ -157,7 +156,7 @@ async def test_queue_sizes_of_both_planes() -> None:
     for processor in data.acceptors[0].processors:
         processor.block()  # responses stay in its queue
         for _ in range(1 + processor.processor_id):
-            processor.send_response(Response(None, Action.NO_OP))  # type: ignore[arg-type]
+            processor.send_response(None)  # type: ignore[arg-type]
     prefix = "kafka.network:type=RequestChannel,name="
     ids = [p.processor_id for plane in (control, data) for a in plane.acceptors for p in a.processors]
     assert len(ids) == 3
@@ -213,8 +212,8 @@ async def test_requests_and_their_errors() -> None:  # rule B1.33
     of_api = broker.socket_server.metrics.of("Heartbeat")
     of_api.requests = 7
     of_api.versions.update({3: 7})
-    of_api.errors.update({0: 4, 27: 3})
-    of_api.add([4], [(0.001, 0.002, 0.003, 0.004, 0.005, 0.5)])
+    of_api.errors.update({0: 4, 27: 1})
+    of_api.add([(4, (0, 0.001, 0.003, 0.006, 0.01, 0.015, 500), {27: 2})])
     found, prefix = values(broker), "kafka.network:type=RequestMetrics,name="
     times = {name: metric for (_, kind, name, _), metric in broker_metrics(broker) if name.endswith("TimeMs")
              and kind == "RequestMetrics" and isinstance(metric, Histogram)}  # fmt: skip
@@ -259,8 +258,8 @@ def test_clients_of_deprecated_versions_are_not_counted_without_limit() -> None:
     metrics = RequestMetrics()
     for i in range(1001):
         client = SimpleNamespace(client_software_name=str(i), client_software_version="1")
-        metrics.add(wire.Header(0, 3, i, None), client, wire.ProduceRequest(), (0.0,) * 6, {0: 1, i: 1})
-    metrics.add(wire.Header(0, 3, 1001, None), SENDER, wire.ProduceRequest(), (0.0,) * 6, {0: 1})
+        metrics.add(wire.Header(0, 3, i, None), client, wire.ProduceRequest(), (0.0,) * 7, {0: 1, i: 1})
+    metrics.add(wire.Header(0, 3, 1001, None), SENDER, wire.ProduceRequest(), (0.0,) * 7, {0: 1})
     found = metrics.of("Produce")
     assert (found.requests, len(found.deprecated), found.deprecated[3, "0", "1"]) == (1002, 1000, 2)
     assert (found.versions, found.errors[0], found.errors[1000]) == ({3: 1002}, 1002, 1)

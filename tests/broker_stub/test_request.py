@@ -88,7 +88,7 @@ async def test_the_kind_of_request_that_it_counts_for(message: wire.Message, ver
     request.respond_payload(b"", {35: 1})
     request.record(metrics, dequeued_at=DEQUEUED, sent_at=SENT)
     assert {name for name, of in metrics.apis.items() if of.requests} == counted
-    assert metrics.of_key(message.__api_key__).errors == {35: 1}
+    assert metrics.of(wire.api(message.__api_key__).name).errors == {35: 1}
     for name in counted:
         assert dict(metrics.of(name).histograms())["TotalTimeMs"].count == 1
 

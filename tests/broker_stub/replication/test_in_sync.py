@@ -147,7 +147,7 @@ class Script:
                 continue
             self._waiting.remove(waiting)
             payload = bytes(captured.response.payload)  # type: ignore[arg-type]
-            self.answers.append((step, trio.current_time(), payload, captured.response.request.error_codes))
+            self.answers.append((step, trio.current_time(), payload, captured.response.error_codes))
             if follower is not None:
                 follower.captured = None
                 answer = wire.decode_response(payload, api_key=1, api_version=version)[1]
