@@ -169,7 +169,7 @@ class Cluster(Interventions, Topics):
         stack.push_async_callback(self.store.aclose)
         new_uuid = uuids(self._observer.random("uuids"))
         self.store.on_session = self._session_changed
-        self.zk = KafkaZkClient(self.store, now_ms=lambda: self._observer.now_ns() // 1_000_000, new_uuid=new_uuid)
+        self.zk = KafkaZkClient(self.store, now_ms=self._observer.now_ms, new_uuid=new_uuid)
         await self._watch_controller()
         await self.zk.create_top_level_paths()
         self.cluster_id = await self.zk.get_or_create_cluster_id()

@@ -105,6 +105,8 @@ class Link:
         self._ends = False
         #: the rest of what `send_nowait` sends
         self._unsent: bytes | memoryview = b""
+        #: see broker_stub.ports.Link
+        self.is_unsent = False
         #: authenticates again with the first frame that is sent later
         self._renewal: Callable[[], Awaitable[None]] | None = None
         self._renewed_at = 0.0
@@ -287,18 +289,14 @@ class Link:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`
             return False
-        self._unsent = memoryview(data)[sent:] if 0 < sent < len(data) else b""
+        if 0 < sent < len(data):
+            self._unsent, self.is_unsent = memoryview(data)[sent:], True
         return sent > 0
-
-    @property
-    def is_unsent(self) -> bool:
-        """See broker_stub.ports.Link."""
-        return bool(self._unsent)
 
     async def flush(self) -> None:
         """See broker_stub.ports.Link."""
         if self.is_unsent:
-            unsent, self._unsent = self._unsent, b""
+            unsent, self._unsent, self.is_unsent = self._unsent, b"", False
             await self._write(unsent)
 
     async def send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
@@ -338,7 +336,7 @@ class Link:
         self._node.accepted.discard(self)
         # whoever holds the link must not hold these
         self._buffer.clear()
-        self._unsent = b""
+        self._unsent, self.is_unsent = b"", False
         if self._parts_stream is not None:
             self._parts_stream.close()
         else:

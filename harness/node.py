@@ -144,6 +144,7 @@ class Node:
             self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
             self._tls = ListenersTls(self.config.security, self.config.inter_broker_listener_name)
             self.world = world or RealWorld()
+            self.now_ms = self.world.now_ms
             self.log_dirs = NodeLogs(self.config, self.properties, self.world, self.now_ms)
             secrets = self.world.random(SECRETS)
             sasl = inter_broker_clients(
@@ -371,9 +372,6 @@ class Node:
         self.broker.broker_epoch = epoch
         self._is_registered = True
         log.info("node %d is registered with broker epoch %d", self.id, epoch)
-
-    def now_ms(self) -> int:
-        return self.world.now_ns() // 1_000_000
 
     def addresses(self) -> dict[str, str]:
         """host:port by listener name, as advertised."""

@@ -153,7 +153,7 @@ class SimulatedClients:
             await trio.sleep(BACKOFF_S)
 
     def _batch(self, value: bytes, producer_id: int, sequence: int) -> bytes:
-        now_ms = self._cluster.world.observer().now_ns() // 1_000_000
+        now_ms = self._cluster.world.observer().now_ms()
         record = Record(offset=0, timestamp=now_ms, key=None, value=value)
         return wire.write_records(
             RecordBatch.of(record, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)

@@ -97,7 +97,7 @@ class Copies:
         if position is None:
             raise _BeginAgain
         producer = response.producer_id, response.producer_epoch
-        now_ms = self._cluster.world.observer().now_ns() // 1_000_000
+        now_ms = self._cluster.world.observer().now_ms()
         return _Copier(client, random, self._source, self._commits, producer, max(position, 0), now_ms)
 
     # read

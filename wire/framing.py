@@ -23,15 +23,16 @@ def frame(payload: bytes) -> bytes:
 
 def frame_prefix(length: int) -> bytes:
     """The four bytes before a frame of that length. Raises EncodeError if the length does not fit an int32."""
-    if length > _MAX_LENGTH:
-        raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {length}")
-    return _LENGTH.pack(length)
+    try:
+        return _LENGTH.pack(length)
+    except struct.error:
+        raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {length}") from None
 
 
 def frames(payloads: Sequence[bytes]) -> bytes:
     """Several payloads, each with its length before it. Raises EncodeError."""
     if len(payloads) == 1:
-        return frame(payloads[0])
+        return frame_prefix(len(payloads[0])) + payloads[0]
     pieces: list[bytes] = []
     for payload in payloads:
         pieces += frame_prefix(len(payload)), payload

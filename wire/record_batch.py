@@ -127,19 +127,15 @@ def write_values(
     """
     if not values:
         raise errors.EncodeError("a batch without records")
-    records = bytearray()
+    records: list[bytes] = []
     for i, (key, value) in enumerate(values):
-        body = bytearray(2)  # no attributes, and the timestamp of the batch
-        body += varint(i)
-        _write_bytes(body, key)
-        _write_bytes(body, value)
-        body.append(0)  # no headers
-        records += varint(len(body))
-        records += body
+        # no attributes, and the timestamp of the batch; no headers
+        body = b"".join((b"\0\0", varint(i), _sized(key), _sized(value), b"\0"))
+        records += varint(len(body)), body
     attributes = codec | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
     try:
         return _sealed(
-            compress(codec, bytes(records)), 0, NO_LEADER_EPOCH, attributes, len(values) - 1, timestamp, timestamp,
+            compress(codec, b"".join(records)), 0, NO_LEADER_EPOCH, attributes, len(values) - 1, timestamp, timestamp,
             producer_id, producer_epoch, base_sequence, len(values),
         )  # fmt: skip
     except struct.error as e:
@@ -225,21 +221,17 @@ def _written(record: Record, batch: RecordBatch) -> bytes:
     body = bytearray(1)
     body += varint(_int64(record.timestamp - batch.base_timestamp))
     body += varint(record.offset - batch.base_offset)
-    for data in (record.key, record.value):
-        _write_bytes(body, data)
+    body += _sized(record.key)
+    body += _sized(record.value)
     body += varint(len(record.headers))
     for header in record.headers:
-        _write_bytes(body, header.key.encode())
-        _write_bytes(body, header.value)
+        body += _sized(header.key.encode())
+        body += _sized(header.value)
     return varint(len(body)) + bytes(body)
 
 
-def _write_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out += varint(-1)
-    else:
-        out += varint(len(data))
-        out += data
+def _sized(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
 
 
 # zigzag varints: 0, -1, 1, -2 are encoded as 0, 1, 2, 3, in little-endian groups of seven bits
@@ -273,10 +265,8 @@ def _int64(value: int) -> int:
 
 def varint(value: int) -> bytes:
     """Encode an int64. Raises EncodeError."""
-    if -64 <= value < 64:
+    if -64 <= value < 1024:
         return _SMALL[value + 64]
-    if 64 <= value < 8192:  # two bytes
-        return bytes((value << 1 & 0x7F | 0x80, value >> 6))
     if not -(2**63) <= value < 2**63:
         raise errors.EncodeError(f"{value} is not an int64")
     return _varint(value)
@@ -292,4 +282,4 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = tuple(_varint(value) for value in range(-64, 64))
+_SMALL = tuple(_varint(value) for value in range(-64, 1024))

@@ -174,7 +174,8 @@ class Connection(Outgoing):
         """Whether there is nothing to do: a response to a request in progress leaves without this task, or wakes it."""
         if self._in_progress:
             return self._is_parked_alone
-        self._receive_nowait()
+        if self._frame is None:
+            self._frame = self._link.receive_nowait()
         return self._frame is None
 
     @property
@@ -207,7 +208,8 @@ class Connection(Outgoing):
             elif self._muted_until > -math.inf:
                 self._rest = Rest.MORE
             else:
-                self._receive_nowait()
+                if self._frame is None:
+                    self._frame = self._link.receive_nowait()
                 if self._frame is None:
                     return True
                 self._phase = Phase.IN_PROGRESS
@@ -276,31 +278,34 @@ class Connection(Outgoing):
         owner, began = self._owner, self.clock()
         now, batch_bytes = began, 0
         try:
-            while self._frame is not None:
+            while (frame := self._frame) is not None:
                 if self._authentication is not None and self._authentication.ends:
-                    if self._authentication.is_reauthentication(self._frame, now):
+                    if self._authentication.is_reauthentication(frame, now):
                         return Rest.AUTHENTICATION
                     if self._is_expired(self._authentication, now):
                         return Rest.MORE
                 try:
-                    request = self._begin(owner.parse(self, self._frame, now))
+                    request = owner.parse(self, frame, now)
                 except wire.DecodeError as e:
                     raise _bad_request(e) from None
                 except wire.TooManyElements:
                     return Rest.LONG_REQUEST
-                at_once = self._handle_at_once(request, now)
-                now = request.handled_at if at_once else self.clock()
-                if not at_once:
+                self._begin(request)
+                if not self._handle_at_once(request, now):
+                    now = self.clock()
                     return Rest.HANDLER
-                if self._must_wait:
+                now = request.handled_at
+                if self._delivered < len(self._in_progress):
                     return Rest.PARKED
-                self._drop_frames()
+                if owner.memory is not None:
+                    self._drop_frames()
                 batch_bytes += self._take_responses()
                 if self._finishing or self._expired or self._muted_until > now:
                     return Rest.MORE
                 if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
                     return Rest.MORE
-                self._receive_nowait()
+                if self._frame is None:
+                    self._frame = self._link.receive_nowait()
         finally:
             owner.turns.spend(now - began)
         return Rest.NOTHING
@@ -324,24 +329,26 @@ class Connection(Outgoing):
             await self._wait_for_responses()
             self._take_responses()
 
-    def _begin(self, request: Request) -> Request:
+    def _begin(self, request: Request) -> None:
         """The request that was parsed from the frame is in progress."""
         self._frame = None
         self._held += request.size
         self._in_progress.append(request)
-        return request
 
     def _handle_at_once(self, request: Request, now: float) -> bool:
         """Handle the request, with those that share its work and arrived with it, if it need not wait for a handler."""
-        channel, apis, api_key = self._owner.channel, self._owner.apis, request.context.header.api_key
-        if api_key in apis.sharing and channel.has_handler:
+        owner = self._owner
+        channel, sharing = owner.channel, owner.apis.sharing
+        if channel.free <= 0:
+            return False
+        if sharing and (api_key := request.context.header.api_key) in sharing:
             self._read_ahead(api_key, now)
             if len(self._in_progress) > 1:
-                with apis.sharing[api_key]():
+                with sharing[api_key]():
                     for each in self._in_progress:
-                        channel.try_handle(each)  # none of them waits in its handler
+                        channel.begin(each)  # none of them waits in its handler
                 return True
-        return channel.try_handle(request)
+        return channel.begin(request)
 
     def _read_ahead(self, api_key: int, now: float) -> None:
         """Begin the requests of the API that arrived after the one in progress. What follows them is the next frame."""
@@ -355,10 +362,6 @@ class Connection(Outgoing):
             except (wire.DecodeError, wire.TooManyElements):  # raised again when it is its turn
                 return
             size += len(frame)
-
-    def _receive_nowait(self) -> None:
-        if self._frame is None:
-            self._frame = self._link.receive_nowait()
 
     def _is_expired(self, authentication: Authentication, now: float) -> bool:
         """Whether a request comes too late (rule B9.25)."""
@@ -387,7 +390,7 @@ class Connection(Outgoing):
             except wire.DecodeError as e:
                 raise _bad_request(e) from None
             self._begin(request)
-            if not self._owner.channel.try_handle(request):
+            if self._owner.channel.free <= 0 or not self._owner.channel.begin(request):
                 await self._handle(request)
             self._drop_frames()
             if request.answered:
@@ -436,9 +439,8 @@ class Connection(Outgoing):
 
     def _drop_frames(self) -> None:
         """The handler is done with the requests in progress, and so with their frames (rule B1.25)."""
-        if self._held:
-            self._give_back(self._held)
-            self._held = 0
+        self._give_back(self._held)
+        self._held = 0
 
     def _give_back(self, count: int) -> None:
         if self._owner.memory is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
@@ -143,7 +143,7 @@ class RequestMetrics:
     handler_errors: int = 0  # exceptions that escaped from handlers
     _apis: dict[str, ApiMetrics] = field(default_factory=dict)
     #: by API key, or by the name of a kind: to count requests together costs a fraction of counting each
-    _uncounted: dict[int | str, list[Finished]] = field(default_factory=dict)
+    _uncounted: defaultdict[int | str, list[Finished]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def apis(self) -> Mapping[str, ApiMetrics]:
@@ -185,14 +185,10 @@ class RequestMetrics:
             self._of(kind).add_deprecated(version, sender)
 
     def _add(self, kind: int | str, finished: Finished) -> None:
-        requests = self._uncounted.get(kind)
-        if requests is None:
-            self._uncounted[kind] = [finished]
-            return
+        requests = self._uncounted[kind]
         requests.append(finished)
         if len(requests) >= _MOST_UNCOUNTED:
-            del self._uncounted[kind]
-            self._of(kind).add(requests)
+            self._of(kind).add(self._uncounted.pop(kind))
 
 
 def _is_of_follower(message: object) -> bool:

@@ -72,7 +72,7 @@ class Outgoing:
         try:
             if self._expired:  # while the request was in its handler (rules B1.53, B1.59)
                 return
-            if payloads := self._payloads:
+            if payloads := self._payloads():
                 self._phase = Phase.WRITING
                 await self._link.send(*payloads)
         finally:  # also if the client is gone
@@ -81,13 +81,12 @@ class Outgoing:
     def _flush_nowait(self) -> bool:
         """Write the responses of this batch, if that need not wait."""
         began = self.clock()
-        if self._expired or ((payloads := self._payloads) and not self._link.send_nowait(*payloads)):
+        if self._expired or ((payloads := self._payloads()) and not self._link.send_nowait(*payloads)):
             return False
         self._last_sent = began
         self._sent(began)
         return not self._link.is_unsent
 
-    @property
     def _payloads(self) -> list[wire.Payload]:
         return [request.payload for request in self._to_send if request.action is Action.SEND]
 

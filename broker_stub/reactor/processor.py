@@ -14,7 +14,6 @@ from ipaddress import IPv6Address
 
 import trio
 
-from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.memory_pool import MemoryPool
@@ -155,17 +154,13 @@ class Processor:
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         header, message = self.apis.decode(frame, self._max_elements)
-        return self._request(connection, header, message, len(frame), now)
+        context = RequestContext(header, connection.context, self.turns)
+        return Request(context, message, connection, self, self.apis, now, len(frame), connection.clock)
 
     async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
         header, message = await self.turns.take(self.apis.decode_in_steps(frame))
-        return self._request(connection, header, message, len(frame), now)
-
-    def _request(
-        self, connection: Connection, header: wire.Header, message: wire.Message, size: int, now: float
-    ) -> Request:
         context = RequestContext(header, connection.context, self.turns)
-        return Request(context, message, connection, self, self.apis, now, size, connection.clock)
+        return Request(context, message, connection, self, self.apis, now, len(frame), connection.clock)
 
     async def drain(self) -> None:
         """Close each connection after its request in progress, and wait until all are closed."""

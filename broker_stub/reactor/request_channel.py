@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Awaitable
 from typing import Protocol
 
 import trio
@@ -53,7 +54,8 @@ class RequestChannel:
         self.handlers = handlers
         self._apis = apis
         self._metrics = metrics
-        self._free = handlers
+        #: handlers that are; less than 0 while some are to end
+        self.free = handlers
         self._queue: deque[_Waiting] = deque()
         #: before the queue: at most one for each processor
         self._blocked: deque[_Waiting] = deque()
@@ -62,21 +64,12 @@ class RequestChannel:
     def request_queue_size(self) -> int:
         return len(self._queue)
 
-    @property
-    def has_handler(self) -> bool:
-        """Whether one is free."""
-        return self._free > 0
-
     def resize(self, handlers: int) -> None:
         """Have so many handlers from now on; those that are too many end with their requests."""
         more, self.handlers = handlers - self.handlers, handlers
-        self._free += min(more, 0)
+        self.free += min(more, 0)
         for _ in range(more):
             self._release_handler()
-
-    def try_handle(self, request: Request) -> bool:
-        """Handle a request if a handler is free and it need not wait. Otherwise false: it needs ``handle``."""
-        return self._free > 0 and self._begin(request)
 
     async def handle(self, request: Request, sender: Sender) -> None:
         """Handle a request, waiting for a handler, and in it."""
@@ -84,7 +77,7 @@ class RequestChannel:
             await self._take_handler(sender)
             request.dequeued()
             try:
-                if request.waits is None and self._begin(request):
+                if request.waits is None and self.begin(request):
                     return
                 assert request.waits is not None
                 try:
@@ -97,16 +90,18 @@ class RequestChannel:
         finally:
             request.release()
 
-    def _begin(self, request: Request) -> bool:
-        """Call the API. False if the request must wait in its handler."""
+    def begin(self, request: Request) -> bool:
+        """Call the API; a handler must be ``free``. False if the request must wait in it: it needs ``handle``."""
+        waits: Awaitable[None] | None = None
         try:
-            request.waits = self._apis.handle(request)
+            waits = self._apis.handle(request)
         except Exception as e:  # noqa: BLE001 - logged there
             if request.is_long:
-                request.waits = self._failed_in_turns(request, e)
+                waits = self._failed_in_turns(request, e)
             else:
                 self._failed(request, e)
-        if request.waits is not None:
+        if waits is not None:
+            request.waits = waits
             return False
         request.handled()
         return True
@@ -133,8 +128,8 @@ class RequestChannel:
             log.exception("%s failed", request, exc_info=error)
 
     async def _take_handler(self, sender: Sender) -> None:
-        if self._free > 0:
-            self._free -= 1
+        if self.free > 0:
+            self.free -= 1
             return
         waiting = _Waiting(sender)
         if len(self._queue) < self.capacity:
@@ -160,8 +155,8 @@ class RequestChannel:
 
     def _release_handler(self) -> None:
         """Pass it to the first request of the queue, if there is one; it goes if there are too many now."""
-        if self._free < 0 or not self._queue:
-            self._free += 1
+        if self.free < 0 or not self._queue:
+            self.free += 1
             return
         first = self._queue.popleft()
         first.has_handler = True

@@ -75,7 +75,7 @@ class Turns(trio.abc.Instrument):
 
     def call(self, work: Callable[[], None]) -> None:
         """Call it now, or when it is its turn. It must not raise."""
-        if self.used_up:
+        if self._left <= 0 or self._line:
             self._line_up(work)
         else:
             self._begin_slice()
@@ -99,8 +99,9 @@ class Turns(trio.abc.Instrument):
         self._later = None
 
     def _line_up(self, begin: Callable[[], None]) -> None:
+        if not self._line:
+            self._wanted.set()
         self._line.append(begin)
-        self._wanted.set()
 
     async def wait(self) -> None:
         """Wait for a turn."""

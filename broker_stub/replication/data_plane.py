@@ -126,8 +126,8 @@ class DataPlane:
         A fetch that this completes gets those of all, also where its session took a partition to be idle.
         """
         self.changes += 1
-        woken = [(partition, self._wake(partition.topic_partition)) for partition in partitions]
-        for partition, sessions in woken:
+        woken = [self._wake(partition.topic_partition) for partition in partitions]
+        for partition, sessions in zip(partitions, woken, strict=True):
             if self._advance(partition):
                 self.high_watermark_moved(partition.topic_partition, sessions)
             else:
@@ -189,13 +189,15 @@ class DataPlane:
 
         With acks=-1 it may be called later: when every replica in the ISR has the records, or after the timeout.
         """
-        produced = {
-            topic_partition: self._append(topic_partition, data, acks, origin, guards.get(topic_partition))
-            for topic_partition, data in records.items()
-        }
-        appended = [tp for tp, result in produced.items() if isinstance(result, Appended)]
+        produced: dict[TopicPartition, Produced] = {}
+        appended: dict[TopicPartition, Partition] = {}
+        for topic_partition, data in records.items():
+            result = self._append(topic_partition, data, acks, origin, guards.get(topic_partition))
+            produced[topic_partition] = result
+            if isinstance(result, Appended):
+                appended[topic_partition] = self.partition(topic_partition)
         if appended:
-            self.appended(*[self.partition(topic_partition) for topic_partition in appended])
+            self.appended(*appended.values())
         results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
         for topic_partition, result in produced.items():
             code = self._settled(topic_partition, result) if acks == ALL else _code(result)

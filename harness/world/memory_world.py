@@ -112,7 +112,7 @@ class MemoryClusterWorld(ClusterWorld):
         with deterministic(self.seed):
             self.began = trio.current_time()
             async with trio.open_nursery() as nursery:
-                self.server = MemoryZooKeeper(lambda: self.observer().now_ns() // 1_000_000, nursery)
+                self.server = MemoryZooKeeper(self.observer().now_ms, nursery)
                 yield
                 nursery.cancel_scope.cancel()
 

@@ -113,6 +113,10 @@ class World(Protocol):
         """Wall clock: nanoseconds since 1970. Durations are measured by ``trio.current_time``."""
         ...
 
+    def now_ms(self) -> int:
+        """The same in milliseconds."""
+        return self.now_ns() // 1_000_000
+
     def random(self, purpose: str) -> Random:
         """A generator for one purpose, so that one use does not disturb the numbers of another."""
         ...

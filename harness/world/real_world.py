@@ -132,6 +132,9 @@ class RealWorld(World):
     def now_ns(self) -> int:
         return time.time_ns() + self.machine.clock_ns
 
+    def now_ms(self) -> int:
+        return (time.time_ns() + self.machine.clock_ns) // 1_000_000
+
     def random(self, purpose: str) -> Random:
         return SystemRandom() if purpose == SECRETS else Random()
 

@@ -48,4 +48,4 @@ async def test_handlers_come_at_once_and_go_with_their_requests() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert under_way() == left
     channel.resize(2)
-    assert channel._free == 2
+    assert channel.free == 2
