@@ -41,7 +41,9 @@ _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _DELETE_HORIZON: Final = 0x40
-_MEANINGFUL: Final = 0x07 | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL | _DELETE_HORIZON
+_CODEC: Final = 0x07
+_NOT_PLAIN: Final = _CODEC | _LOG_APPEND_TIME
+_MEANINGFUL: Final = _CODEC | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL | _DELETE_HORIZON
 #: what attributes mean by magic: the codec, since magic 1 the type of timestamps, too
 _LEGACY_ATTRIBUTES: Final = (0x07, 0x0F)
 _MAX_INT32: Final = 2**31 - 1
@@ -71,7 +73,7 @@ class BatchHeader(NamedTuple):
 
     def placed(self, base_offset: int, leader_epoch: int) -> BatchHeader:
         """The header at another offset, of another epoch. ``_replace`` takes four times as long."""
-        return BatchHeader(base_offset, self.length, leader_epoch, *self[3:])
+        return _new(BatchHeader, (base_offset, self.length, leader_epoch, *self[3:]))
 
     @property
     def size(self) -> int:
@@ -99,6 +101,11 @@ class BatchHeader(NamedTuple):
     def codec(self) -> Codec:
         """Raises CorruptRecord."""
         return codec_of(self.attributes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Neither compressed nor stamped by the log."""
+        return not self.attributes & _NOT_PLAIN
 
     @property
     def is_log_append_time(self) -> bool:

@@ -63,8 +63,9 @@ class Segment:
     """``size``: bytes of batches. Raises OSError wherever it reads or writes."""
 
     __slots__ = (
-        "_config", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_suffix", "_time_index",
-        "_txn_index", "base_offset", "bytes_since_index_entry", "created_ms", "is_new", "jitter_ms", "size",
+        "_config", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_is_full", "_max", "_suffix",
+        "_time_index", "_txn_index", "base_offset", "bytes_since_index_entry", "created_ms", "is_new", "jitter_ms",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,8 @@ class Segment:
         #: the greatest timestamp and the last offset of the first batch with it; None until it is known
         self._max: TimestampOffset | None = None
         self._first_timestamp: int | None = None
+        #: whether an index has as many entries as it may; None until it is known
+        self._is_full: bool | None = None
         self.bytes_since_index_entry = 0
 
     def resume(self, max_timestamp: TimestampOffset, bytes_since_index_entry: int) -> None:
@@ -223,20 +226,24 @@ class Segment:
         segment_ms: int,
     ) -> bool:
         """Whether the next segment takes the batches that come (rules B6.10, B6.11)."""
-        if self.size + incoming_bytes > segment_bytes or not self.can_hold(last_offset):
+        if self.size + incoming_bytes > segment_bytes or not 0 <= last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
             return True
         if not self.size:
             return False
         first = self._first_timestamp
         if first is None:
             first = self.first_batch_timestamp()
-        index_bytes = self._config.segment_index_bytes
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        return (
-            waited > segment_ms - self.jitter_ms
-            or len(self.index) >= index_bytes // OFFSET_ENTRY_BYTES
+        is_full = self._find_full() if self._is_full is None else self._is_full
+        return is_full or waited > segment_ms - self.jitter_ms
+
+    def _find_full(self) -> bool:
+        index_bytes = self._config.segment_index_bytes
+        self._is_full = (
+            len(self.index) >= index_bytes // OFFSET_ENTRY_BYTES
             or len(self.time_index) >= index_bytes // TIME_ENTRY_BYTES - 1
         )
+        return self._is_full
 
     def first_batch_timestamp(self) -> int:
         """The greatest timestamp of the first batch; -1 if there is none."""
@@ -272,12 +279,14 @@ class Segment:
         if self.bytes_since_index_entry > self._config.index_interval_bytes:
             self.index.append(last_offset, position)
             self.time_index.maybe_append(*self.max_timestamp)
+            self._is_full = None
             self.bytes_since_index_entry = 0
         self.bytes_since_index_entry += size
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Remove the batch with that offset and all after it."""
         place = self.find(offset)
+        self._is_full = None
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
@@ -332,6 +341,7 @@ class Segment:
         """Rebuild both indexes; return where the last of ``places`` ends."""
         for suffix in (INDEX, TIME_INDEX):
             self._disk.write(self.path(suffix), b"")
+        self._is_full = None
         index = self._index = OffsetIndex(self._disk, self._path_of(INDEX), self.base_offset, new=True)
         time_index = self._time_index = TimeIndex(self._disk, self._path_of(TIME_INDEX), self.base_offset, new=True)
         self._max = TimestampOffset(NO_TIMESTAMP, self.base_offset)

@@ -107,15 +107,15 @@ def placed_batch(records: Buffer, base_offset: int, leader_epoch: int, config: L
     assert header is not None
     is_as_it_is = (
         config.record_version == 2
-        and header.codec is Codec.NONE
+        and header.is_plain
         and (config.compression_type in (None, Codec.NONE) or header.is_control)
         and config.message_timestamp_type is TimestampType.CREATE_TIME
-        and not header.is_log_append_time
     )
     if not is_as_it_is:
         return None
     header = header.placed(base_offset, leader_epoch)
-    return Assigned(placed(memoryview(records), base_offset, leader_epoch), header, header.size, header.last_offset)
+    parts = placed(memoryview(records), base_offset, leader_epoch)
+    return Assigned(parts, header, len(records), base_offset + header.last_offset_delta)
 
 
 def assign_offsets(

@@ -6,8 +6,8 @@ An operation is watched under several keys. Whoever changes what belongs to a ke
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable
-from typing import ClassVar, Final, Generic, TypeVar
+from collections.abc import Hashable, Iterable
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from kce.broker_stub.purgatory.timing_wheel import Timed, Timer
 
@@ -21,7 +21,7 @@ O = TypeVar("O", bound="DelayedOperation")  # noqa: E741 - of a purgatory's oper
 class DelayedOperation(Timed):
     """Completed once: by ``try_complete`` when its condition is met, or when its timeout has passed (rule B2.1)."""
 
-    __slots__ = ("_on_end", "delay_ms", "is_completed")
+    __slots__ = ("_purgatory", "delay_ms", "is_completed")
 
     #: whether a timeout of 0 passes in the call that begins to wait
     expires_at_once: ClassVar = True
@@ -31,7 +31,7 @@ class DelayedOperation(Timed):
         self.delay_ms = delay_ms
         self.is_completed = False
         #: while it has a timeout
-        self._on_end: Callable[[], None] | None = None
+        self._purgatory: Purgatory[Any, Any] | None = None
 
     @abstractmethod
     def try_complete(self) -> bool:
@@ -58,17 +58,12 @@ class DelayedOperation(Timed):
         if self.force_complete():
             self.on_expiration()
 
-    def start(self, timer: Timer, on_end: Callable[[], None]) -> None:
-        """The timeout begins; ``on_end`` is called when it has no meaning any more."""
-        self._on_end = on_end
-        timer.add(self, self.delay_ms, at_once=self.expires_at_once)
-
     def cancel(self) -> None:
         """Cancel the timeout."""
         self.take_out()
-        if self._on_end is not None:
-            self._on_end()
-            self._on_end = None
+        if self._purgatory is not None:
+            self._purgatory.delayed -= 1
+            self._purgatory = None
 
 
 class Purgatory(Generic[K, O]):
@@ -118,18 +113,16 @@ class Purgatory(Generic[K, O]):
         """The timeout begins; whether it has passed already."""
         self.delayed += 1
         self._estimated += 1
-        operation.start(self._timer, self._ended)
+        operation._purgatory = self
+        self._timer.add(operation, operation.delay_ms, at_once=operation.expires_at_once)
         if self._estimated - self.delayed > self._purge_interval:
             self._purge()
         return operation.is_completed
 
     def restart(self, operation: O, delay_ms: float) -> None:
         """Begin the timeout of an operation that waits again, as if it were completed and another waited."""
-        assert operation._on_end is not None, "only what waits has a timeout"
+        assert operation._purgatory is not None, "only what waits has a timeout"
         self._timer.restart(operation, delay_ms, at_once=operation.expires_at_once)
-
-    def _ended(self) -> None:
-        self.delayed -= 1
 
     def check_and_complete(self, key: K) -> int:
         """Complete the operations under ``key`` whose condition is met now, the oldest first; how many (rule B2.3)."""

@@ -22,39 +22,31 @@ WHEEL_SIZE: Final = 20
 class Timed(ABC):
     """``run`` is called once, at or after the deadline, unless it is taken out."""
 
-    __slots__ = ("_bucket", "deadline_ms")
+    __slots__ = ("bucket", "deadline_ms")
 
     def __init__(self) -> None:
         self.deadline_ms = 0
-        self._bucket: _Bucket | None = None
+        self.bucket: _Bucket | None = None
 
     @abstractmethod
     def run(self) -> None: ...
 
     @property
     def is_waiting(self) -> bool:
-        return self._bucket is not None
-
-    @property
-    def is_in_a_wheel(self) -> bool:
-        """Whether it waits for time to pass."""
-        return self._bucket is not None and self._bucket.expiration_ms >= 0
+        return self.bucket is not None
 
     def take_out(self) -> None:
         """May be called at any time."""
-        if self._bucket is not None:
-            del self._bucket.tasks[self]
-            self._bucket.timer.size -= 1
-            self._bucket = None
+        if self.bucket is not None:
+            del self.bucket.tasks[self]
+            self.bucket.timer.size -= 1
+            self.bucket = None
 
     def put(self, bucket: _Bucket) -> None:
         """One that does not wait."""
-        self._bucket = bucket
+        self.bucket = bucket
         bucket.tasks[self] = None
         bucket.timer.size += 1
-
-    def waits_in(self, bucket: _Bucket) -> bool:
-        return self._bucket is bucket
 
 
 class TimerTask(Timed):
@@ -160,7 +152,8 @@ class Timer:
 
         One that is to wait longer stays where it is until the time of its bucket, which passes it on.
         """
-        if delay_ms > 0 and task.is_in_a_wheel:
+        bucket = task.bucket
+        if delay_ms > 0 and bucket is not None and bucket.expiration_ms >= 0:  # it waits for time to pass
             deadline_ms, before = self._deadline_ms(delay_ms), task.deadline_ms
             task.deadline_ms = deadline_ms
             if deadline_ms < before:
@@ -204,7 +197,7 @@ class Timer:
     def _taken(bucket: _Bucket) -> Iterator[Timed]:
         """One after the other: what one does may take out, or restart, those after it."""
         for task in list(bucket.tasks):
-            if task.waits_in(bucket):
+            if task.bucket is bucket:
                 task.take_out()
                 yield task
 
