@@ -341,7 +341,6 @@ class Segment:
         """Rebuild both indexes; return where the last of ``places`` ends."""
         for suffix in (INDEX, TIME_INDEX):
             self._disk.write(self.path(suffix), b"")
-        self._is_full = None
         index = self._index = OffsetIndex(self._disk, self._path_of(INDEX), self.base_offset, new=True)
         time_index = self._time_index = TimeIndex(self._disk, self._path_of(TIME_INDEX), self.base_offset, new=True)
         self._max = TimestampOffset(NO_TIMESTAMP, self.base_offset)

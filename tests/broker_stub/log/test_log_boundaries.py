@@ -219,6 +219,18 @@ def test_a_full_index_of_times_ends_its_segment() -> None:  # rule B6.10
     assert [len(segment.time_index) for segment in log.segments] == [3, 3, 0]
 
 
+def test_an_index_that_was_full_has_room_after_a_truncation() -> None:  # rule B6.10
+    log = a_log(index_interval_bytes=0, segment_index_bytes=48)
+    for _ in range(9):
+        append(log, timestamp=NOW_MS)
+    log.truncate_to(3)
+    for _ in range(4):
+        append(log, timestamp=NOW_MS)
+    assert base_offsets(log) == [0]
+    append(log, timestamp=NOW_MS)
+    assert base_offsets(log) == [0, 7]
+
+
 def test_a_new_segment_has_nothing_of_an_old_one() -> None:
     disk = MemoryDisk()
     for kind in ("log", "index", "timeindex", "txnindex"):
