@@ -223,12 +223,11 @@ def test_an_index_that_was_full_has_room_after_a_truncation() -> None:  # rule B
     log = a_log(index_interval_bytes=0, segment_index_bytes=48)
     for _ in range(9):
         append(log, timestamp=NOW_MS)
-    log.truncate_to(3)
-    for _ in range(4):
-        append(log, timestamp=NOW_MS)
-    assert base_offsets(log) == [0]
-    append(log, timestamp=NOW_MS)
     assert base_offsets(log) == [0, 7]
+    log.truncate_to(3)  # the batch after it has no entry
+    for _ in range(6):
+        append(log, timestamp=NOW_MS)
+    assert base_offsets(log) == [0, 8]
 
 
 def test_a_new_segment_has_nothing_of_an_old_one() -> None:
