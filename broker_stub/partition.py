@@ -58,8 +58,8 @@ class Partition:
     """
 
     __slots__ = (
-        "_broker_id", "_log_manager", "adding_replicas", "controller_epoch", "epoch_start_offset", "followers", "isr",
-        "leader", "leader_epoch", "log", "partition_epoch", "pending", "removing_replicas", "replicas",
+        "_broker_id", "_log_manager", "adding_replicas", "controller_epoch", "epoch_start_offset", "followers",
+        "is_leader", "isr", "leader", "leader_epoch", "log", "partition_epoch", "pending", "removing_replicas", "replicas",
         "requested_topic_id", "topic_partition",
     )  # fmt: skip
 
@@ -68,6 +68,7 @@ class Partition:
         self._broker_id = broker_id
         self._log_manager = log_manager
         self.leader = NO_LEADER
+        self.is_leader = False
         self.leader_epoch = -1
         self.partition_epoch = 0
         self.controller_epoch = 0
@@ -87,10 +88,6 @@ class Partition:
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else f"follower of {self.leader}"
         return f"<{self.topic_partition} {role}, epochs {self.leader_epoch}/{self.partition_epoch}, isr {self.isr}>"
-
-    @property
-    def is_leader(self) -> bool:
-        return self.leader == self._broker_id
 
     @property
     def topic_id(self) -> uuid.UUID | None:
@@ -131,6 +128,7 @@ class Partition:
         self.isr = isr
         self.pending = None
         self.leader = state.leader
+        self.is_leader = state.leader == self._broker_id
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         return True
@@ -147,6 +145,7 @@ class Partition:
     def delete(self) -> None:
         """The partition is no longer hosted; a change in flight is void."""
         self.leader = NO_LEADER
+        self.is_leader = False
         self.isr = ()
         self.pending = None
         self.log = None

@@ -27,7 +27,7 @@ class DelayedOperation(Timed):
     expires_at_once: ClassVar = True
 
     def __init__(self, delay_ms: float) -> None:
-        super().__init__()
+        self.deadline_ms, self.bucket = 0, None  # without a call of super(): there are many operations
         self.delay_ms = delay_ms
         self.is_completed = False
         #: while it has a timeout

@@ -101,7 +101,9 @@ class _Wheel:
             wheel = above
         ticks = deadline_ms // wheel._tick_ms
         bucket = wheel._buckets[ticks % WHEEL_SIZE]
-        task.put(bucket)
+        task.bucket = bucket
+        bucket.tasks[task] = None
+        self._timer.size += 1
         expiration_ms = ticks * wheel._tick_ms
         if bucket.expiration_ms != expiration_ms:
             bucket.expiration_ms = expiration_ms
