@@ -59,8 +59,8 @@ class Partition:
 
     __slots__ = (
         "_broker_id", "_log_manager", "adding_replicas", "controller_epoch", "epoch_start_offset", "followers",
-        "is_leader", "isr", "leader", "leader_epoch", "log", "partition_epoch", "pending", "removing_replicas", "replicas",
-        "requested_topic_id", "topic_partition",
+        "is_leader", "isr", "leader", "leader_epoch", "log", "partition_epoch", "pending", "removing_replicas",
+        "replicas", "requested_topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, broker_id: int, log_manager: LogManager) -> None:

@@ -142,19 +142,26 @@ class Handler(Generic[R]):
 
 def respond_to(request: Request, make: Callable[[], wire.Message]) -> None:
     """Answer a request that has waited. Whoever completed it is not concerned by a failure (rule B1.31)."""
-    answer_by(request, lambda: request.respond(make()))
+    try:
+        request.respond(make())
+    except Exception as e:  # noqa: BLE001 - logged there
+        _failed(request, e)
 
 
 def answer_by(request: Request, answer: Callable[[], None]) -> None:
     """``respond_to`` where ``answer`` responds by itself."""
     try:
         answer()
-    except Exception as e:
-        log.exception("%r failed", request)
-        try:
-            request.fail(e)
-        except Exception:  # noqa: BLE001 - logged there
-            failed_again(request)
+    except Exception as e:  # noqa: BLE001 - logged there
+        _failed(request, e)
+
+
+def _failed(request: Request, error: Exception) -> None:
+    log.exception("%r failed", request, exc_info=error)
+    try:
+        request.fail(error)
+    except Exception:  # noqa: BLE001 - logged there
+        failed_again(request)
 
 
 def answering(

@@ -192,10 +192,8 @@ class DataPlane:
         produced: dict[TopicPartition, Produced] = {}
         appended: dict[TopicPartition, Partition] = {}
         for topic_partition, data in records.items():
-            result = self._append(topic_partition, data, acks, origin, guards.get(topic_partition))
-            produced[topic_partition] = result
-            if isinstance(result, Appended):
-                appended[topic_partition] = self.partition(topic_partition)
+            guard = guards.get(topic_partition)
+            produced[topic_partition] = self._append(topic_partition, data, acks, origin, guard, appended)
         if appended:
             self.appended(*appended.values())
         results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
@@ -225,7 +223,9 @@ class DataPlane:
         acks: int,
         origin: Origin,
         guard: VerificationGuard | None,
+        appended_to: dict[TopicPartition, Partition],
     ) -> Produced:
+        """Put the partition into ``appended_to`` if it has the records."""
         stats = self.stats.of(topic_partition.topic)
         stats.produces += 1
         try:
@@ -238,6 +238,7 @@ class DataPlane:
             if appended.first_offset >= 0:
                 stats.messages_in += appended.last_offset - appended.first_offset + 1
             stats.produce_conversions += appended.converted
+            appended_to[topic_partition] = partition
             return appended  # noqa: TRY300 - what follows it is about it
         except ApiException as e:
             if e.code is ErrorCode.MESSAGE_TOO_LARGE:
