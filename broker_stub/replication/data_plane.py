@@ -17,7 +17,7 @@ import trio
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.followers import Follower
-from kce.broker_stub.log import Appended, Isolation, Log, OffsetMetadata, Origin
+from kce.broker_stub.log import Isolation, Log, OffsetMetadata, Origin
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
