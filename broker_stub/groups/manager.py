@@ -376,16 +376,18 @@ def group_value(group: Group, assignments: Mapping[str, bytes]) -> GroupMetadata
         leader=group.leader,
         current_state_timestamp=NO_TIMESTAMP if group.state_since_ms is None else group.state_since_ms,
         members=tuple(
-            MemberMetadataValue(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client.client_id,
-                client_host=member.client.host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(protocol or ""),
-                assignment=assignments.get(member.member_id, b""),
-            )
-            for member in group.members.values()
+            [
+                MemberMetadataValue(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client.client_id,
+                    client_host=member.client.host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.metadata(protocol or ""),
+                    assignment=assignments.get(member.member_id, b""),
+                )
+                for member in group.members.values()
+            ]
         ),
     )

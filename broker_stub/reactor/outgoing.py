@@ -88,7 +88,10 @@ class Outgoing:
         return not self._link.is_unsent
 
     def _payloads(self) -> list[wire.Payload]:
-        return [request.payload for request in self._to_send if request.action is Action.SEND]
+        to_send = self._to_send
+        if len(to_send) == 1:
+            return [to_send[0].payload] if to_send[0].action is Action.SEND else []
+        return [request.payload for request in to_send if request.action is Action.SEND]
 
     def _sent(self, began: float) -> None:
         """The responses of this batch."""
