@@ -190,6 +190,8 @@ class Group:
 
     @property
     def not_rejoined(self) -> list[Member]:
+        if self.awaiting_join == len(self.members):
+            return []
         return [member for member in self.members.values() if member.on_join is None]
 
     @property
