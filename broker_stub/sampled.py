@@ -150,12 +150,14 @@ class TokenBucket:
 def java_int(value: float) -> int:
     """Round half up to a long, the nearest if there is none, and keep its lower 32 bits, as Java does.
 
-    [!] Beyond 2^63 the result is -1: a quota of 0 throttles nobody (rule B8.13).
+    [!] Beyond 2^63 the result is -1: a quota of 0 throttles nobody (rule B8.13). That of NaN is 0.
     """
+    if math.isnan(value):
+        return 0
     rounded = _MAX_LONG if value >= _MAX_LONG else -_MAX_LONG - 1 if value <= -_MAX_LONG else math.floor(value + 0.5)
     return (rounded + 2**31) % 2**32 - 2**31
 
 
 def throttle_ms(rate: Rate, value: float, bound: float, now: int) -> float:
     """Milliseconds without records after which ``value``, which was measured now, is down to ``bound`` (rule B8.6)."""
-    return (value - bound) / bound * rate.window(now) if bound else math.inf
+    return (value - bound) / bound * rate.window(now) if bound else math.copysign(math.inf, bound)

@@ -20,6 +20,9 @@ CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 TYPES: Final = (USER, CLIENT_ID, IP)
 
+#: what errors call them
+_TOLD: Final = {CLIENT_ID: "client"}
+
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 #: key -> whether its value is an integer, and of how many bits
 CLIENT_KEYS: Final[Mapping[str, int | None]] = {
@@ -62,11 +65,12 @@ class Filter:
             _check_type(component)
             kind = component.entity_type
             if kind in self._components:
-                raise InvalidRequest(f"Duplicate {kind} filter component entity type")
+                raise InvalidRequest(f"Duplicate {_TOLD.get(kind, kind)} filter component entity type")
             self._components[kind] = component
         if IP in self._components and len(self._components) > 1:
             raise InvalidRequest(
-                "Invalid entity filter component combination: ip cannot be combined with user or client-id"
+                "Invalid entity filter component combination, IP filter component should not be used with "
+                "user or clientId filter component."
             )
         ip = self._components.get(IP)
         if ip is not None and ip.match_type == EXACT and ip.match in ("", *_NO_ZNODES):
@@ -141,7 +145,9 @@ def place_of(entity: Entity) -> tuple[str, str]:
         names[kind] = DEFAULT_ENTITY if name is None else sanitize(name)
     if IP in names:
         if len(names) > 1:
-            raise InvalidRequest("Invalid quota entity combination: ip cannot be combined with user or client-id")
+            raise InvalidRequest(
+                "Invalid quota entity combination, IP entity should not be used with user/client ID entity."
+            )
         if not _is_address(names[IP]):
             raise InvalidRequest(f"{names[IP]} is not a valid IP or resolvable host.")
         return "ips", names[IP]

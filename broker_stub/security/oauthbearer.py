@@ -196,11 +196,11 @@ def unsecured_token(claims: Mapping[str, Any]) -> str:
 
 
 def _json(part: str) -> dict[str, Any]:
-    """Empty for what is no object, like Kafka's. Raises BadToken."""
+    """Empty for what is no object, like Kafka's. Raises BadToken, also for the characters - and _, as Kafka does."""
     if not part:
         return {}
     try:
-        found = _first_json(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode())
+        found = _first_json(base64.b64decode(part + "=" * (-len(part) % 4), validate=True).decode())
     except (binascii.Error, ValueError) as e:
         raise BadToken(f"a part of the token is malformed: {e}") from None
     return {name: _claim(value) for name, value in found.items()} if isinstance(found, dict) else {}
