@@ -273,8 +273,9 @@ def _check_config(config: Mapping[str, str], inherited: Mapping[str, str]) -> No
 
 
 def _message(error: AdminError) -> str | None:
-    """Kafka says nothing about an unexpected error."""
-    return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else str(error)
+    """Kafka says nothing about an unexpected error, and what everybody knows of quotas."""
+    is_told = error.code not in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    return str(error) if is_told else None
 
 
 def _check_quota(topic: str, partitions: int, permit: Callable[[int], bool]) -> None:

@@ -118,7 +118,16 @@ def test_a_bucket_is_full_at_first_and_no_fuller_later() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(2.5, 3), (-2.5, -2), (2**31 - 1, 2**31 - 1), (2**31, -(2**31)), (math.inf, -1), (1e300, -1), (-math.inf, 0)],
+    [
+        (2.5, 3),
+        (-2.5, -2),
+        (2**31 - 1, 2**31 - 1),
+        (2**31, -(2**31)),
+        (math.inf, -1),
+        (1e300, -1),
+        (-math.inf, 0),
+        (math.nan, 0),
+    ],
 )
 def test_numbers_as_java_rounds_and_cuts_them(value: float, expected: int) -> None:  # rule B8.13
     assert java_int(value) == expected
@@ -126,3 +135,4 @@ def test_numbers_as_java_rounds_and_cuts_them(value: float, expected: int) -> No
 
 def test_a_bound_of_zero() -> None:
     assert throttle_ms(Rate(2, 1000), 1, 0, NOW) == math.inf
+    assert throttle_ms(Rate(2, 1000), 1, -0.0, NOW) == -math.inf

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kce.broker_stub.errors import ApiException
+from kce.broker_stub.errors import ApiException, InvalidRequest
 from kce.broker_stub.quotas.administration import (
     ANY_NAME,
     DEFAULT_NAME,
@@ -102,6 +102,20 @@ def test_filters_that_are_refused(components: Sequence[Component], code: ErrorCo
 
 
 @pytest.mark.parametrize(
+    ("components", "words"),
+    [
+        ((client(), client()), "Duplicate client filter component entity type"),
+        ((user(), user()), "Duplicate user filter component entity type"),
+        ((ip(), user()), "combination, IP filter component should not be used with user or clientId filter component."),
+    ],
+)
+def test_what_is_said_of_filters(components: Sequence[Component], words: str) -> None:
+    """Measured."""
+    with pytest.raises(InvalidRequest, match=f"{words}$"):
+        Filter(components, strict=False)
+
+
+@pytest.mark.parametrize(
     ("entity", "place"),
     [
         (ALICE, ("users", "alice")),
@@ -129,6 +143,13 @@ def test_where_the_quotas_of_an_entity_are(entity: Entity, place: tuple[str, str
 )  # fmt: skip
 def test_entities_that_are_refused(entity: Entity) -> None:
     assert code_of(place_of, entity) is ErrorCode.INVALID_REQUEST
+
+
+def test_what_is_said_of_addresses_of_users() -> None:
+    """Measured."""
+    words = "Invalid quota entity combination, IP entity should not be used with user/client ID entity."
+    with pytest.raises(InvalidRequest, match=f"^{words}$"):
+        place_of({"ip": "10.0.0.1", "user": "alice"})
 
 
 @pytest.mark.parametrize("name", [".", ".."])

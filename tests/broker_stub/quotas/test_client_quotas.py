@@ -47,7 +47,7 @@ def test_changes_of_entities() -> None:
         ("users", "u/c", {"producer_byte_rate": "1"}),
         ("users", "u", {"producer_byte_rate": "1.5"}),
         ("clients", "c", {"producer_byte_rate": "1", "request_percentage": "a lot"}),
-        ("clients", "c", {"producer_byte_rate": "1", RATE: "nan"}),
+        ("clients", "c", {"producer_byte_rate": "1", RATE: ""}),
     ],
 )
 def test_what_cannot_be_read_is_logged_and_changes_nothing(
@@ -57,6 +57,18 @@ def test_what_cannot_be_read_is_logged_and_changes_nothing(
     quotas.changed(kind, name, config)
     assert f"quotas of /config/{kind}/{name} are not used" in caplog.text
     assert not quotas.produce.enabled
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_throttled"), [("NaN", False), ("-Infinity", False), ("-0.0", False), ("1", True)]
+)
+def test_a_limit_that_is_no_number_throttles_nobody(limit: str, is_throttled: bool) -> None:
+    """The others of its entity apply. Measured."""
+    quotas = ClientQuotas()
+    quotas.changed("clients", "c", {"producer_byte_rate": "5", "request_percentage": "2"})
+    quotas.changed("clients", "c", {"producer_byte_rate": "7", "request_percentage": limit})
+    assert quotas.produce.limit_of("u", "c") == 7
+    assert (quotas.request.record("u", "c", 1e6, 1000) > 0) == is_throttled
 
 
 async def ask(node: Node, message: wire.Message, version: int) -> Any:

@@ -276,6 +276,7 @@ async def test_the_quota_is_checked_only_for_writes() -> None:  # rule 10.11
     ((result, numbers),) = await w.admin.create_partitions([more(5)], validate_only=False, permit=refuse)
     assert (result.error_code, len(numbers)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 0)
     assert len(await w.assignment("t")) == 2
+    assert (refused.error_message, result.error_message) == (None, None)  # measured
     assert checked == [2, 3]
 
 
