@@ -72,9 +72,16 @@ class Filter:
                 "Invalid entity filter component combination, IP filter component should not be used with "
                 "user or clientId filter component."
             )
-        ip = self._components.get(IP)
-        if ip is not None and ip.match_type == EXACT and ip.match in ("", *_NO_ZNODES):
-            raise ApiException(f"no znode can be {ip.match!r}")
+        if self._is_of_one():
+            for component in self._components.values():
+                if component.match_type == EXACT and component.match in ("", *_NO_ZNODES):
+                    raise ApiException(f"no znode can be {component.match!r}")
+
+    def _is_of_one(self) -> bool:
+        """Whether Kafka reads the znode of one entity only."""
+        if any(component.match_type == ANY_NAME for component in self._components.values()):
+            return False
+        return self._strict or IP in self._components or len(self._components) > 1
 
     @property
     def kinds(self) -> Sequence[str]:

@@ -288,7 +288,7 @@ class Script:
                     topics=(wire.ListOffsetsTopic(name=_TOPIC, partitions=(listed,)),))),
                 (random.randint(1, 3), wire.DescribeConfigsRequest(resources=(resource,))),
                 (3, wire.ListGroupsRequest()), (3, wire.DescribeGroupsRequest(groups=("g",))),
-                (4, wire.FindCoordinatorRequest(coordinator_keys=("x",), key_type=3)), (1, wire.InitProducerIdRequest(
+                (4, wire.FindCoordinatorRequest(coordinator_keys=("x",), key_type=2)), (1, wire.InitProducerIdRequest(
                     transactional_id="", transaction_timeout_ms=1000)),
                 (2, wire.DeleteGroupsRequest(groups_names=("g",))), (3, wire.HeartbeatRequest(group_id="")),
                 (0, wire.ListPartitionReassignmentsRequest(topics=())),

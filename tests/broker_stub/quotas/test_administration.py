@@ -101,6 +101,26 @@ def test_filters_that_are_refused(components: Sequence[Component], code: ErrorCo
     assert code_of(Filter, components, strict=False) is code
 
 
+@pytest.mark.parametrize("name", ["", ".", ".."])
+@pytest.mark.parametrize(
+    ("other", "strict", "is_refused"),
+    [
+        ((), True, True), ((), False, False), ((client(),), False, False), ((client(),), True, False),
+        ((client(EXACT, "c"),), False, True), ((client(DEFAULT_NAME),), True, True),
+    ],
+)  # fmt: skip
+def test_filters_for_a_name_that_no_znode_can_have(
+    other: Sequence[Component], strict: bool, is_refused: bool, name: str
+) -> None:
+    """It fails where one znode is read, and matches nothing where all are. Measured."""
+    components = (user(EXACT, name), *other)
+    if is_refused:
+        with pytest.raises(ApiException, match="no znode"):
+            Filter(components, strict=strict)
+    else:
+        assert not Filter(components, strict=strict).matches(BOTH)
+
+
 @pytest.mark.parametrize(
     ("components", "words"),
     [
