@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kce.wire.configuration import ConfigError, Properties
 
 UNLIMITED = 2**31 - 1
+_INTEGER = re.compile(r"[-+]?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +56,14 @@ class ConnectionLimits:
 
 
 def _overrides(read: Properties) -> dict[str, int]:
-    """Address -> limit. Kafka resolves the names of hosts; here only localhost is one."""
+    """Address -> limit, a negative one admits nobody. Kafka resolves the names of hosts; here only localhost is one."""
     key = "max.connections.per.ip.overrides"
+    text = (read.given(key) or "").strip()
     found = {}
-    for entry in read.elements(key):
-        host, _, limit = entry.rpartition(":")
+    for entry in re.sub(r"(\s*,)+$", "", text).split(",") if text.strip(", ") else ():
+        host, colon, limit = entry.rpartition(":")
         host = host.strip().strip("[]")
-        if not host or not limit.strip().isdecimal():
+        if not colon or not _INTEGER.fullmatch(limit.strip()) or not -UNLIMITED - 1 <= int(limit) <= UNLIMITED:
             raise ConfigError(f"{key}={read.given(key)}: {entry!r} is not HOST:LIMIT")
-        found["127.0.0.1" if host == "localhost" else host] = int(limit)
+        found["127.0.0.1" if host in ("localhost", "") else host] = int(limit)
     return found

@@ -68,6 +68,23 @@ def test_limits_from_properties() -> None:
         limits(max_connections_per_ip="0")
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("10.0.0.1:-1, localhost : +2", {ADDRESS: -1, "127.0.0.1": 2}), (":3", {"127.0.0.1": 3}),
+        ("10.0.0.1:1,10.0.0.1:2,,", {ADDRESS: 2}), (",", {}),
+        ("10.0.0.1:1,,10.0.0.2:2", None), ("10.0.0.1:2147483648", None), (",10.0.0.1:1", None),
+    ],
+)  # fmt: skip
+def test_limits_of_addresses_as_kafka_reads_them(text: str, found: dict[str, int] | None) -> None:
+    """Measured."""
+    if found is None:
+        with pytest.raises(ConfigError, match="is not HOST:LIMIT"):
+            limits(max_connections_per_ip_overrides=text)
+    else:
+        assert limits(max_connections_per_ip_overrides=text).per_ip_overrides == found
+
+
 def test_an_address_may_have_a_limit_of_its_own() -> None:  # rules B1.45, B1.46
     quotas = ConnectionQuotas(ConnectionLimits(per_ip=1, per_ip_overrides={ADDRESS: 2}))
     assert [quotas.acquire("A", ADDRESS) for _ in range(3)] == [True, True, False]

@@ -22,7 +22,7 @@ NARROWER = {
     "controlled.shutdown.retry.backoff.ms", "controller.socket.timeout.ms", "default.replication.factor",
     "log.flush.interval.ms", "log.flush.scheduler.interval.ms",
     "replica.fetch.wait.max.ms", "request.timeout.ms", "zookeeper.connect", "zookeeper.connection.timeout.ms",
-    "zookeeper.session.timeout.ms", "zookeeper.set.acl", "max.connections.per.ip.overrides",
+    "zookeeper.session.timeout.ms", "zookeeper.set.acl",
     "listeners", "listener.security.protocol.map",
     "listener.name.plaintext.max.connections", "listener.name.plaintext.num.network.threads",
 }  # fmt: skip

@@ -102,7 +102,9 @@ class QuotaTwin(Twin):
         return wire.encode_request(message, api_version=version, correlation_id=1, client_id=self.client_id)
 
     def comparable(self, value: Any, name: str = "") -> Any:
-        return value if name == "error_message" and self.compares_texts else super().comparable(value, name)
+        if (name == "error_message" and self.compares_texts) or isinstance(value, float):
+            return str(value)
+        return super().comparable(value, name)
 
     async def log_in(self) -> None:
         """With a token that is not signed: users may have any name."""
@@ -129,21 +131,30 @@ class QuotaTwin(Twin):
             return False
 
     async def alter(self, request: wire.AlterClientQuotasRequest, version: int, number: int) -> Any:
-        """Wait until what was changed is known: what is changed afterwards is."""
+        """Wait until what was changed is known."""
         answer = await self.ask(request, version)
-        config = wire.IncrementalAlterConfigsRequestAlterableConfig(name=_EFFECT, config_operation=0, value=str(number))
-        resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
-            resource_type=_BROKER, resource_name="1", configs=(config,)
-        )
-        await self.ask(wire.IncrementalAlterConfigsRequest(resources=(resource,)), 1)
-        wanted = wire.DescribeConfigsResource(resource_type=_BROKER, resource_name="1", configuration_keys=(_EFFECT,))
-        with trio.fail_after(PATIENCE_S):
-            while True:
-                found = await self.ask(wire.DescribeConfigsRequest(resources=(wanted,)), 4)
-                assert isinstance(found, wire.DescribeConfigsResponse), found
-                if [each.value for each in found.results[0].configs] == [str(number)]:
-                    return answer
-                await trio.sleep(0.005)
+        await until_known(self, number)
+        return answer
+
+
+async def until_known(twin: Twin, number: int) -> None:
+    """Until the broker knows of all changes of configurations so far: they become known in their order.
+
+    ``number`` has not been used before.
+    """
+    change = wire.IncrementalAlterConfigsRequestAlterableConfig(name=_EFFECT, config_operation=0, value=str(number))
+    resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=_BROKER, resource_name="1", configs=(change,)
+    )
+    await twin.ask(wire.IncrementalAlterConfigsRequest(resources=(resource,)), 1)
+    wanted = wire.DescribeConfigsResource(resource_type=_BROKER, resource_name="1", configuration_keys=(_EFFECT,))
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            found = await twin.ask(wire.DescribeConfigsRequest(resources=(wanted,)), 4)
+            assert isinstance(found, wire.DescribeConfigsResponse), found
+            if [each.value for each in found.results[0].configs] == [str(number)]:
+                return
+            await trio.sleep(0.005)
 
 
 def alteration(quotas: Sequence[tuple[Entity, Mapping[str, float | None]]]) -> wire.AlterClientQuotasRequest:
