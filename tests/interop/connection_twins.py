@@ -19,7 +19,8 @@ from typing import Any, Final
 import trio
 
 from kce import wire
-from tests.interop.quota_twins import IP, alteration, until_known
+from tests.interop.quota_requests import IP, alteration
+from tests.interop.quota_twins import until_known
 from tests.interop.twin import Twin, differences
 from tests.interop.twins import clusters, command, finish
 
@@ -36,7 +37,7 @@ _ATTEMPTS: Final = 4
 _PER_IP, _OVERRIDES = "max.connections.per.ip", "max.connections.per.ip.overrides"
 _MOST, _RATE = "max.connections", "max.connection.creation.rate"
 _OF_LISTENER: Final = "listener.name.data."
-_COUNTS: Final = (0, 1, 2, 3, 4, 6, 10)
+_COUNTS: Final = (0, 1, 2, 2, 3, 3, 4, 4, 6, 10)
 _ODD: Final = ("-1", "", "x", "1.5", "2147483648")
 _ODD_OVERRIDES: Final = ("127.0.0.2", "127.0.0.2:x", ":3", "127.0.0.2:-1", "127.0.0.2:1,,127.0.0.3:2", "127.0.0.2:1:2")
 _MANY: Final = "100000"
@@ -103,12 +104,14 @@ class Run:
         self._open: list[Connection] = []
         self._changes = 0
         self._fresh = 0
+        #: connections a second by address
+        self._rates: dict[str | None, float | None] = {}
 
     async def step(self) -> tuple[str, list[str]]:
         """What it was, and how the twins differ."""
         kinds: dict[Callable[[], Any], float] = {
             self._connect: 10, self._leave: 7, self._limit: 4, self._limit_address: 2, self._burst: 0.7,
-            self._slow_down: 0.15,
+            self._slow_down: 0.3,
         }  # fmt: skip
         if len(self._open) >= _MOST_OPEN:
             kinds[self._connect] = 0
@@ -130,17 +133,17 @@ class Run:
             if attempt < _ATTEMPTS - 1:
                 await one.close()
                 await trio.sleep(0.1 * (attempt + 1))
-        if one.states[0] == _CLOSED:
-            await one.close()
+        if one.states[0] == _CLOSED or self._rates.get(address, self._rates.get(None)) == 0:
+            await one.close()  # what is throttled is closed some time later
         else:
             self._open.append(one)
         return f"connect from {address}: {one.states[0]}", _different([one])
 
     async def _leave(self) -> tuple[str, list[str]]:
         served = [one for one in self._open if one.states[0] == _SERVED]
-        if not served:
+        if not self._open:
             return "nobody leaves", []
-        one = self._random.choice(served)
+        one = self._random.choice(served if served and self._random.random() < 0.8 else self._open)
         self._open.remove(one)
         await one.close()
         return f"leave from {one.address}", await self._differences()
@@ -166,13 +169,13 @@ class Run:
             named = random.sample([*_ADDRESSES, "localhost"], 2)
             value = ",".join(f"{host}:{random.choice(_COUNTS)}" for host in named)
             value = value if random.random() < 0.8 else random.choice(_ODD_OVERRIDES)
-        return await self._set(name, None if random.random() < 0.35 else value)
+        node = "1" if name.startswith(_OF_LISTENER) else random.choice(["1", ""])
+        return await self._set(name, None if random.random() < 0.35 else value, node)
 
-    async def _set(self, name: str, value: str | None) -> tuple[str, list[str]]:
+    async def _set(self, name: str, value: str | None, node: str) -> tuple[str, list[str]]:
         change = wire.IncrementalAlterConfigsRequestAlterableConfig(
             name=name, config_operation=_DELETE if value is None else _SET, value=value
         )
-        node = "1" if name.startswith(_OF_LISTENER) else self._random.choice(["1", ""])
         resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
             resource_type=_BROKER, resource_name=node, configs=(change,)
         )
@@ -191,12 +194,16 @@ class Run:
     async def _limit_address(self) -> tuple[str, list[str]]:
         """To nothing, or so that it does not matter."""
         random = self._random
-        address = random.choice([None, *_ADDRESSES, "localhost", "::1", "127.0.0", ""])
+        address = random.choice([None, *_ADDRESSES, "localhost", "::1", "x y", ""])
         rate = random.choice([0.0, 1e6, None, None, 1.5, -1.0])
         found = await self._quota({address: rate})
         return f"{rate} a second from {address}", found
 
     async def _quota(self, rates: Mapping[str | None, float | None]) -> list[str]:
+        for address, rate in rates.items():
+            if rate is None or (rate >= 0 and rate.is_integer()):
+                self._rates["127.0.0.1" if address == "localhost" else address] = rate
+        self._rates = {address: rate for address, rate in self._rates.items() if rate is not None}
         quotas: list[Any] = [({IP: address}, {"connection_creation_rate": rate}) for address, rate in rates.items()]
         return await self._change(alteration(quotas), 1)
 
@@ -222,9 +229,9 @@ class Run:
         for _ in range(_ATTEMPTS):
             self._fresh += 1
             address = f"127.1.{self._fresh // 250}.{self._fresh % 250 + 1}"
-            rate = self._random.choice([1, 2, 3])
+            rate = self._random.choice([1.0, 2.0, 3.0])
             await self._quota({address: rate})
-            made = [Connection(address) for _ in range(rate * _WINDOW_S + 2)]
+            made = [Connection(address) for _ in range(int(rate) * _WINDOW_S + 2)]
             for one in made:
                 await one.open(self._both)
             await settle(made)
@@ -244,18 +251,19 @@ class Run:
         for one in made[1:]:
             await one.open(self._both)
         await settle(made[1:])
-        _, found = await self._set(name, self._random.choice(["1", _MANY]))
+        rate = self._random.choice(["1", "1", _MANY])
+        _, found = await self._set(name, rate, "1")
         await made[0].open(self._both)
         await settle(made)
         found += _different(made)
         states = [one.states[0] for one in made]
-        _, more = await self._set(name, None)
+        _, more = await self._set(name, None, "1")
         with trio.fail_after(_WINDOW_S * 4):
             while any(_WAITS in one.states for one in made):
                 await settle(made)
         for one in made:
             await one.close()
-        return f"{name}, then {states}", found + more + _different(made)
+        return f"{name}={rate}, then {states}", found + more + _different(made)
 
 
 def _different(connections: Sequence[Connection]) -> list[str]:

@@ -77,7 +77,8 @@ NULL, NONE = '{"alg": null}', '{"alg": "none"}'
         (unsecured_token(CLAIMS) + "sig", "has a signature"), (f"{part(NONE)}..", "three parts"),
         (f"{part('{')}.{part('{}')}.", "malformed"), ("a.b.", "malformed"), (f"_w.{part('{}')}.", "malformed"),
         (f"{part(NONE)}.{part('[]')}.", "the claim sub is missing"),
-        (unsecured_token(CLAIMS | {"sub": ">>>"}), "malformed"), (unsecured_token(CLAIMS | {"sub": "???"}), "malformed"),
+        (unsecured_token(CLAIMS | {"sub": ">>>"}), "malformed"),
+        (unsecured_token(CLAIMS | {"sub": "???"}), "malformed"),
     ],
 )  # fmt: skip
 def test_what_is_no_unsecured_token(token: str, why: str) -> None:
