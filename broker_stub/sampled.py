@@ -133,18 +133,27 @@ class TokenBucket:
     def __init__(self, rate: float, samples: int, window_ms: int) -> None:
         self.rate = rate
         self._burst_seconds = samples * window_ms / 1000
-        self._tokens = math.inf
-        self._updated_at = 0
+        self._tokens = 0.0
+        self._updated_at: int | None = None
 
     def measure(self, now: int) -> float:
-        """The balance."""
+        """The balance. [!] After an infinite rate or NaN it is NaN for good."""
         burst = self._burst_seconds * self.rate
-        self._tokens = min(burst, self._tokens + self.rate * (now - self._updated_at) / 1000)
+        if self._updated_at is None:
+            self._tokens = burst
+        else:
+            self._tokens = _java_min(burst, self._tokens + self.rate * (now - self._updated_at) / 1000)
         self._updated_at = now
         return self._tokens
 
     def record(self, count: float, now: int) -> None:
-        self._tokens = min(self._burst_seconds * self.rate, self.measure(now) - count)
+        balance = self.measure(now)
+        self._tokens = _java_min(self._burst_seconds * self.rate, balance - count)
+
+
+def _java_min(one: float, other: float) -> float:
+    """NaN if one of them is."""
+    return math.nan if math.isnan(one) or math.isnan(other) else min(one, other)
 
 
 def java_int(value: float) -> int:

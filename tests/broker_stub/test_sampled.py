@@ -116,6 +116,18 @@ def test_a_bucket_is_full_at_first_and_no_fuller_later() -> None:
     assert bucket.measure(10**9) == 20
 
 
+@pytest.mark.parametrize(("rate", "first"), [(math.inf, math.inf), (-math.inf, -math.inf), (math.nan, math.nan)])
+def test_a_bucket_whose_rate_was_no_number_has_none_for_good(rate: float, first: float) -> None:
+    """So nothing is refused any more. Measured."""
+    bucket = TokenBucket(rate, 2, 1000)
+    assert bucket.measure(NOW) == pytest.approx(first, nan_ok=True)
+    bucket.record(5, NOW)
+    bucket.rate = 1
+    bucket.record(100, NOW + 1000)
+    assert math.isnan(bucket.measure(NOW + 1000))
+    assert java_int(-bucket.measure(NOW + 1000)) == 0
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

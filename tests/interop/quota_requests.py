@@ -110,7 +110,7 @@ class Script:
                 ops.insert(random.randrange(len(ops) + 1), (random.choice(_ODD_KEYS), random.choice([1.0, None])))
             case "value":
                 key = ops[0][0]
-                ops[0] = key, random.choice([1.5] if key == "controller_mutation_rate" else _ODD_VALUES)
+                ops[0] = key, random.choice([value for value in _ODD_VALUES if "byte" in key or not value < 0])
             case "type":
                 odd[random.choice(_ODD_TYPES)] = random.choice([None, "127.0.0.9", "x"])
                 if random.random() < 0.4:
