@@ -207,7 +207,13 @@ async def _twins(folder: Path) -> AsyncIterator[tuple[tuple[QuotaTwin, QuotaTwin
 
 async def _ready(twin: QuotaTwin) -> None:
     """Wait until the broker leads the topic's partitions; the first time, make it."""
-    await twin.log_in()
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                await twin.log_in()
+                break
+            except OSError:  # it does not listen yet
+                await trio.sleep(0.05)
     topic = wire.CreatableTopic(name=TOPIC, num_partitions=2, replication_factor=1)
     listed = tuple(wire.ListOffsetsPartition(partition_index=i, timestamp=-1) for i in range(2))
     with trio.fail_after(PATIENCE_S):
