@@ -13,6 +13,7 @@ which raises an error with field path and offset.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
@@ -397,8 +398,9 @@ def _unless_none(s: Source, length: Length, value: str) -> Any:
     """A block for values that are not None; None is encoded, or refused as a value of another type."""
     if not length.nullable:
         return nullcontext()
+    null = b"\0" if length.compact else b"\xff" * struct.calcsize(f">{code_of(length.fixed)}")
     with s.block(f"if {value} is None"):
-        _encode_length(s, length, "-1")
+        s(f"append({null!r})")
     return s.block("else")
 
 
