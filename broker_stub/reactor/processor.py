@@ -11,6 +11,7 @@ import logging
 import math
 from collections import deque
 from ipaddress import IPv6Address
+from typing import Final
 
 import trio
 
@@ -27,6 +28,9 @@ from kce.broker_stub.security.sasl_authenticator import SaslServices
 from kce.wire.primitives import UNLIMITED
 
 log = logging.getLogger(__name__)
+
+#: makes a NamedTuple in half the time
+_new: Final = tuple.__new__
 
 #: capacity for accepted connections that wait for a processor (rule B1.15)
 HAND_OFF_QUEUE_SIZE = 20
@@ -154,7 +158,7 @@ class Processor:
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         header, message = self.apis.decode(frame, self._max_elements)
-        context = RequestContext(header, connection.context, self.turns)
+        context = _new(RequestContext, (header, connection.context, self.turns))
         return Request(context, message, connection, self, self.apis, now, len(frame), connection.clock)
 
     async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
