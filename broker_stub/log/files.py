@@ -1,7 +1,8 @@
 """The files of one log: the partition's folder, made when something is to be written, and flushed, moved and closed.
 
 A new log is a few fields in memory until something is to be written: then its folder and files are made. To a broker
-that starts, an empty log and none are the same. So a topic costs no files, and a broker may host many partitions.
+that starts with one log directory, an empty log and none are the same. So a topic costs no files, and a broker may host
+many partitions. Among several directories the manager has the files made at once.
 
 A log that nobody has used for long rests: only what its files do not say stays in memory. It wakes when something needs
 its segments.

@@ -223,14 +223,26 @@ class LogManager:
         return found
 
     def _create(self, partition: TopicPartition) -> Log:
-        """In the directory that was chosen for it, or else the one with the fewest logs."""
-        online = self.online
-        if not online:
-            raise KafkaStorageError(f"no log directory is left for {partition}")
-        directory = self.future.take_preferred(partition)
-        if directory is None:
-            directory = online[0] if len(online) == 1 else min(online, key=lambda one: len(self._logs_in(one)))
-        return Log(directory, partition, self._config_of(partition.topic), is_new=True)
+        """In the directory that was chosen for it, or else the one with the fewest logs that can take it.
+
+        Among several its files are made at once: they alone tell a broker that starts without one of the directories
+        that the log was in another.
+        """
+        chosen = self.future.take_preferred(partition)
+        while online := self.online:
+            directory = chosen
+            if directory is None:
+                directory = online[0] if len(online) == 1 else min(online, key=lambda one: len(self._logs_in(one)))
+            made = Log(directory, partition, self._config_of(partition.topic), is_new=True)
+            try:
+                if len(self.directories) > 1:
+                    made.make_files()
+            except KafkaStorageError:  # by now that directory is offline
+                if chosen is not None:
+                    raise
+            else:
+                return made
+        raise KafkaStorageError(f"no log directory is left for {partition}")
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Delete it and its future one (rule B6.18). Raises KafkaStorageError."""

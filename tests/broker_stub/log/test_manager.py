@@ -447,6 +447,38 @@ async def test_a_written_checkpoint_survives_a_crash(disk: MemoryDisk) -> None:
         assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A0: offset}
 
 
+async def test_of_several_directories_an_empty_log_is_known_to_be_in_one() -> None:  # rule 9.24
+    """Without the others it is still served: its files are there, as Kafka's."""
+    disk = FailingDisk(clock_ms)
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    for partition in (A0, A1):
+        logs.get_or_create_log(partition, is_new=True, topic_id=ID)
+    logs.close()
+    disk.broken = "/l"
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    found = logs.get_or_create_log(A1, is_new=False, topic_id=ID)
+    assert (found.folder, found.has_files, found.topic_id) == ("/m/a-1", True, ID)
+    with pytest.raises(KafkaStorageError, match="may be in a log directory that is offline"):
+        logs.get_or_create_log(A0, is_new=False, topic_id=ID)
+
+
+async def test_a_directory_that_takes_no_new_log_is_offline_and_the_next_one_takes_it() -> None:
+    disk = FailingDisk(clock_ms)
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    disk.broken = "/l/"
+    assert logs.get_or_create_log(A0, is_new=True, topic_id=ID).folder == "/m/a-0"
+    assert logs.offline == [("/l", [])]  # type: ignore[attr-defined]
+    logs = manager(disk, "/n", "/o")
+    await logs.load()
+    logs.future.prefer(A1, logs.future.directory("/o"))
+    disk.broken = "/o/"
+    with pytest.raises(KafkaStorageError, match="Input/output error"):  # a directory that was chosen is the only one
+        logs.get_or_create_log(A1, is_new=True, topic_id=ID)
+
+
 async def test_a_directory_that_fails_at_the_start() -> None:
     disk = FailingDisk(clock_ms)
     disk.broken = "/l"

@@ -353,15 +353,16 @@ async def test_a_future_log_beside_the_log_itself_stays_where_it_is(autojump_clo
 
 
 async def test_two_future_logs_of_a_partition_end_the_start(autojump_clock: object) -> None:  # rule B6.32
-    async with node_with_two() as node:
+    dirs = ("/a", "/b", "/c")
+    async with a_node(log_dirs=dirs) as node:
         await node.lead()
         hold(node)
         assert await alter(node, "/b") == 0
         disk = node.disk
         node.record_logs.close()
-    disk.make_folder("/a/a-0.00000000000000000000000000000000-future")
+    disk.make_folder("/c/a-0.00000000000000000000000000000000-future")
     with pytest.raises(BrokerFailure, match="same partition"):
-        await MemoryLogManager(disk=disk, log_dirs=TWO).load()
+        await MemoryLogManager(disk=disk, log_dirs=dirs).load()
 
 
 async def test_another_directory_and_back(autojump_clock: object) -> None:
