@@ -137,7 +137,7 @@ def _tls(read: Properties, listener: str, where: str) -> TlsConfig:
     algorithm = text("ssl.endpoint.identification.algorithm") or ""
     if algorithm.lower() not in ("", "https"):
         raise ConfigError(f"{where}: ssl.endpoint.identification.algorithm={algorithm}: must be https or empty")
-    rules = text("ssl.principal.mapping.rules") or "DEFAULT"
+    rules = text("ssl.principal.mapping.rules") or ""  # an empty list has no rule, not the default
     try:
         mapper = SslPrincipalMapper(rules)
     except ValueError as e:

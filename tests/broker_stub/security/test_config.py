@@ -10,6 +10,7 @@ from kce.broker_stub import BrokerConfig
 from kce.broker_stub.security.authorizer import CLASS_NAME, AuthorizerConfig
 from kce.broker_stub.security.config import KeyStore, SaslConfig, TlsConfig, TrustStore, login_module
 from kce.broker_stub.security.principal import KafkaPrincipal
+from kce.broker_stub.security.ssl_principal import NoMatchingRule
 from kce.wire.configuration import ConfigError, Properties
 from tests.certificates import authority, plain_users, scram_login
 
@@ -106,6 +107,17 @@ def test_what_is_refused_in_one_line(protocol: str, wrong: dict[str, str], why: 
         BrokerConfig.from_properties(given(protocol) | wrong)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_without_rules_no_certificate_names_a_principal() -> None:  # rule B9.2
+    """An empty list is not the default one. Measured with Kafka, which breaks such connections."""
+    tls = BrokerConfig.from_properties(given("SSL")).security["DATA"].tls
+    assert tls is not None
+    assert tls.principal_mapper.name("CN=a") == "CN=a"
+    tls = BrokerConfig.from_properties(given("SSL", ssl_principal_mapping_rules="")).security["DATA"].tls
+    assert tls is not None
+    with pytest.raises(NoMatchingRule):
+        tls.principal_mapper.name("CN=a")
 
 
 def test_who_sets_only_the_common_jaas_entry_is_told_that_it_is_not_used() -> None:  # rule B9.15
