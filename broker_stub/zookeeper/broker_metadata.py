@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from kce.broker_stub.config import NO_BROKER_ID, BrokerConfig
 from kce.broker_stub.disk import Disk, replace
 from kce.broker_stub.errors import BrokerFailure
+from kce.wire.configuration import ConfigError
+from kce.wire.configuration.property_file import parse_properties
 from kce.zookeeper.admin_nodes import generate_broker_id
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
@@ -107,12 +109,9 @@ def _read(disk: Disk, path: str) -> BrokerMetadata | None:
     if content is None:
         return None
     try:
-        lines = content.decode().splitlines()
-    except UnicodeDecodeError as e:
+        entries = parse_properties(content.decode("latin-1"))  # as java.util.Properties reads bytes
+    except ConfigError as e:
         raise BrokerFailure(f"{path} cannot be read: {e}") from None
-    entries = {
-        key.strip(): text.strip() for key, _, text in (line.partition("=") for line in lines) if not key.startswith("#")
-    }
     version = entries.get("version", VERSION)
     if version != VERSION:
         raise BrokerFailure(f"{path} has version={version}: a ZooKeeper cluster has {VERSION}")

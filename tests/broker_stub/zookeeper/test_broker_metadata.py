@@ -216,6 +216,16 @@ async def test_a_file_without_a_version_has_the_first_one(cluster: Cluster, text
     assert cluster.known("b") == [BrokerMetadata(CLUSTER, 1)]
 
 
+@pytest.mark.parametrize(
+    "text", ["broker.id: 7\n", "broker.id 7\n", "broker\\.id=\\u0037\n", "broker.\\\n  id=7\n", "a=\xff\nbroker.id=7\n"]
+)
+def test_the_file_is_read_as_java_reads_properties(cluster: Cluster, text: str) -> None:
+    """So the directory of another broker is not taken for a new one. Measured with Kafka."""
+    cluster.write("a", "")
+    (cluster.folder / "a" / FILE_NAME).write_bytes(text.encode("latin-1"))
+    assert cluster.known("a") == [BrokerMetadata(None, 7)]
+
+
 def test_kafkas_meta_properties_is_read(cluster: Cluster) -> None:
     cluster.write(
         "a", "#\n#Sat Nov 21 10:00:00 UTC 2026\nbroker.id=1002\nversion=0\ncluster.id=v1-qzQ6_RaqbqfkuCPaBGQ\n"
