@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -25,6 +24,7 @@ from kce.broker_stub.ports import AdminPort, ControllerPort, NoTopicSettings, To
 from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.reactor.request import Sharing
 from kce.broker_stub.reactor.request_channel import failed_again
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
@@ -116,8 +116,8 @@ class Handler(Generic[R]):
     decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]] = wire.decode_request
     #: of a version and a decoded request: raises wire.DecodeError for what Kafka refuses as it parses
     check: Callable[[int, wire.Message], None] | None = None
-    #: in what requests are handled that share work; each is then parked until the end, or answered before
-    sharing: Callable[[Services], AbstractContextManager[None]] | None = None
+    #: how requests that came together share work, if they can
+    sharing: Callable[[Services], Sharing] | None = None
     #: on the cluster, for the whole request; whoever may not gets the error response, and is not handled
     needs: Operation | None = None
     #: the field that tells the entries of an error response apart, if a thing that is named again has one entry

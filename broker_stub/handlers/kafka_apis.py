@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, Final
 
 from kce import wire
@@ -69,7 +67,7 @@ from kce.broker_stub.handlers import (
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
-from kce.broker_stub.reactor.request import RequestQuota
+from kce.broker_stub.reactor.request import RequestQuota, Sharing
 from kce.wire.long_messages import distinct, joined, parts
 from kce.wire.primitives import UNLIMITED
 from kce.wire.steps import Steps, finish
@@ -166,8 +164,8 @@ class KafkaApis:
         self._needs = {key: h.needs for key, h in self._handlers.items() if is_on and h.needs is not None}
         self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
         self.request_quota: RequestQuota | None = None
-        self.sharing: Mapping[int, Callable[[], AbstractContextManager[None]]] = {
-            key: partial(h.sharing, services) for key, h in self._handlers.items() if h.sharing is not None
+        self.sharing: Mapping[int, Sharing] = {
+            key: h.sharing(services) for key, h in self._handlers.items() if h.sharing is not None
         }
         services.quotas.on_requests_limited = self._charge_requests
 

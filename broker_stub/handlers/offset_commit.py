@@ -17,6 +17,7 @@ from kce.broker_stub.handlers.base import Handler, Services, after_steps
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.handlers.long_answers import respond_by_topic, results_by_topic
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.reactor.request import Sharing
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     ErrorCode,
@@ -36,6 +37,8 @@ _FIRST_VERSION_OF_GROUPS: Final = 1
 _DEFAULT: Final = -1
 #: partitions of a response that is kept
 _FEW: Final = 16
+#: of requests that are in progress together
+SHARED_BYTES: Final = 2048
 
 
 def handle(request: Request, message: OffsetCommitRequest, services: Services) -> Awaitable[None] | None:
@@ -161,6 +164,9 @@ def error_response(message: OffsetCommitRequest, context: RequestContext, error:
     )
 
 
-HANDLER: Final = Handler(
-    OffsetCommitRequest, handle, error_response, sharing=lambda services: services.groups.manager.commits.together()
-)
+def _sharing(services: Services) -> Sharing:
+    """Their commits for a partition share a batch."""
+    return Sharing(services.groups.manager.commits.together, SHARED_BYTES, lambda message: True)
+
+
+HANDLER: Final = Handler(OffsetCommitRequest, handle, error_response, sharing=_sharing)

@@ -17,7 +17,9 @@ from kce.broker_stub.handlers.base import Answer, Handler, Services, answer_by, 
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.handlers.long_answers import Arrays, encoded_by_topic, is_long, parts
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
+from kce.broker_stub.partition import ALL
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.reactor.request import Sharing
 from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
@@ -39,6 +41,8 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 
 ADMIN_CLIENT: Final = "__admin_client"
 _ACKS: Final = (-1, 0, 1)
+#: of requests that are in progress together: so much is appended within a slice of time
+SHARED_BYTES: Final = 65536
 _TOPICS: Final = Arrays("topic_data", "responses")
 _PARTITIONS: Final = Arrays("partition_data", "partition_responses")
 
@@ -371,6 +375,20 @@ def error_response(message: ProduceRequest, context: RequestContext, error: Erro
     )
 
 
+def _sharing(services: Services) -> Sharing:
+    """The replicas fetch their records together."""
+
+    def may(message: ProduceRequest) -> bool:
+        if message.acks != ALL or message.transactional_id is not None or len(message.topic_data) != 1:
+            return False
+        (topic,) = message.topic_data
+        is_read = topic.name not in services.topic_settings.unread
+        return is_read and len(topic.partition_data) == 1 and not services.quotas.produce.enabled
+
+    return Sharing(services.data_plane.together, SHARED_BYTES, may)
+
+
 HANDLER: Final = Handler(
-    ProduceRequest, with_settings(handle, lambda message: (topic.name for topic in message.topic_data)), error_response
-)
+    ProduceRequest, with_settings(handle, lambda message: (topic.name for topic in message.topic_data)), error_response,
+    sharing=_sharing,
+)  # fmt: skip

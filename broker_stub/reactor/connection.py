@@ -23,7 +23,7 @@ from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated, Owner
 from kce.broker_stub.reactor.outgoing import Outgoing, Phase
-from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, describe
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, Sharing, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
 from kce.garbage import let_go
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 #: responses that are written together
 BATCH_BYTES: Final = 65536
-#: requests that share work are in progress together until there are more bytes of them: less than a slice of time
-SHARED_BYTES: Final = 2048
 
 
 class Rest(enum.Enum):
@@ -294,7 +292,7 @@ class Connection(Outgoing):
                 if not self._handle_at_once(request, now):
                     now = self.clock()
                     return Rest.HANDLER
-                now = request.handled_at
+                now = request.handled_at if len(self._in_progress) == 1 else self.clock()
                 if self._delivered < len(self._in_progress):
                     return Rest.PARKED
                 if owner.memory is not None:
@@ -341,26 +339,30 @@ class Connection(Outgoing):
         channel, sharing = owner.channel, owner.apis.sharing
         if channel.free <= 0:
             return False
-        if sharing and (api_key := request.context.header.api_key) in sharing:
-            self._read_ahead(api_key, now)
+        shares = sharing.get(request.context.header.api_key)
+        if shares is not None and shares.may(request.message):
+            self._read_ahead(request, shares, now)
             if len(self._in_progress) > 1:
-                with sharing[api_key]():
+                with shares.together():
                     for each in self._in_progress:
                         channel.begin(each)  # none of them waits in its handler
                 return True
         return channel.begin(request)
 
-    def _read_ahead(self, api_key: int, now: float) -> None:
-        """Begin the requests of the API that arrived after the one in progress. What follows them is the next frame."""
-        size = 0
-        while size < SHARED_BYTES and (frame := self._link.receive_nowait()) is not None:
+    def _read_ahead(self, first: Request, shares: Sharing, now: float) -> None:
+        """Begin the requests that arrived after the ``first`` and share its work. What follows is the next frame."""
+        size = first.size
+        while size < shares.most_bytes and (frame := self._link.receive_nowait()) is not None:
             self._frame = frame
-            if int.from_bytes(frame[:2], "big") != api_key:
+            if int.from_bytes(frame[:2], "big") != first.context.header.api_key:
                 return
             try:
-                self._begin(self._owner.parse(self, frame, now))
+                request = self._owner.parse(self, frame, now)
             except (wire.DecodeError, wire.TooManyElements):  # raised again when it is its turn
                 return
+            if not shares.may(request.message):
+                return
+            self._begin(request)
             size += len(frame)
 
     def _is_expired(self, authentication: Authentication, now: float) -> bool:

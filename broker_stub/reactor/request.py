@@ -119,14 +119,25 @@ class RequestQuota(Protocol):
         """Its connection is not read for so long, because of the time that requests took."""
 
 
+class Sharing(NamedTuple):
+    """How those requests of an API share work that a client has sent at once: they are in progress together."""
+
+    #: in what they are handled; each is then parked until the end, or answered before
+    together: Callable[[], AbstractContextManager[None]]
+    #: one more is among them as long as they have fewer bytes: they are handled within a slice of time
+    most_bytes: int
+    #: whether a request may be among them; it does not wait in its handler then
+    may: Callable[[Any], bool]
+
+
 class Apis(Protocol):
     """The APIs behind the reactor, which is independent of them."""
 
     #: None while no client has a limit
     request_quota: RequestQuota | None
 
-    #: by API whose requests share work: in what those are handled that arrived together, and are short
-    sharing: Mapping[int, Callable[[], AbstractContextManager[None]]]
+    #: by API whose requests share work
+    sharing: Mapping[int, Sharing]
 
     def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed.

@@ -6,8 +6,8 @@ Everything that may complete a waiting request says so: ``appended``, ``high_wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from random import Random
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -61,6 +61,12 @@ _ORDINARY_OF_FETCH: Final = frozenset(
 )  # fmt: skip
 
 
+#: gets what became of records for each partition, and the code to answer
+Respond: TypeAlias = Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None]
+#: the arguments of `DataPlane._respond`
+_Append: TypeAlias = tuple[Mapping[TopicPartition, Produced], Mapping[TopicPartition, Partition], int, int, Respond]
+
+
 class HostedPartitions(Protocol):
     """The part of ReplicaManager that this module uses."""
 
@@ -99,6 +105,8 @@ class DataPlane:
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
         self.sessions = FetchSessions(session_slots, random, trio.current_time)
+        #: while they are settled together
+        self._together: list[_Append] | None = None
         #: how often logs got what readers wait for
         self.changes = 0
         self.stats = BrokerTopicStats()
@@ -178,7 +186,7 @@ class DataPlane:
         records: Mapping[TopicPartition, Buffer],
         acks: int,
         timeout_ms: int,
-        respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
+        respond: Respond,
         *,
         origin: Origin = Origin.CLIENT,
         guards: Guards = _NO_GUARDS,
@@ -194,8 +202,37 @@ class DataPlane:
         for topic_partition, data in records.items():
             guard = guards.get(topic_partition)
             produced[topic_partition] = self._append(topic_partition, data, acks, origin, guard, appended)
+        if self._together is not None:
+            self._together.append((produced, appended, acks, timeout_ms, respond))
+            return
         if appended:
             self.appended(*appended.values())
+        self._respond(produced, appended, acks, timeout_ms, respond)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Whoever waits for what is appended within learns of all of it at the end."""
+        appends: list[_Append] = []
+        self._together = appends
+        try:
+            yield
+        finally:
+            self._together = None
+            partitions = {key: partition for made in appends for key, partition in made[1].items()}
+            if partitions:
+                self.appended(*partitions.values())
+            for made in appends:
+                self._respond(*made)
+
+    def _respond(
+        self,
+        produced: Mapping[TopicPartition, Produced],
+        appended: Mapping[TopicPartition, Partition],
+        acks: int,
+        timeout_ms: int,
+        respond: Respond,
+    ) -> None:
+        """Now, or when what was ``appended`` is where it must be."""
         results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
         for topic_partition, result in produced.items():
             code = self._settled(topic_partition, result) if acks == ALL else _code(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -29,7 +29,7 @@ from kce.broker_stub.quotas.client_quotas import ClientQuotas
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request import Action, RequestQuota
+from kce.broker_stub.reactor.request import Action, RequestQuota, Sharing
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
 from kce.broker_stub.replication.isr import ItemSubmitter
@@ -562,7 +562,7 @@ class ScriptedApis:
 
     def __init__(self, handle: Callable[[Request], Awaitable[None] | None]) -> None:
         self._handle = handle
-        self.sharing: dict[int, Callable[[], AbstractContextManager[None]]] = {}
+        self.sharing: dict[int, Sharing] = {}
 
     def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
         return wire.decode_request(frame, max_elements)

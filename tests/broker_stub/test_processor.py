@@ -11,7 +11,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -21,10 +21,10 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from kce import wire
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.reactor import Request, RequestMetrics
-from kce.broker_stub.reactor.connection import SHARED_BYTES
 from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
+from kce.broker_stub.reactor.request import Sharing
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
 from kce.harness.world.tcp_stream import TcpStream
@@ -390,6 +390,13 @@ async def test_responses_leave_before_a_later_bad_request_closes_the_connection(
     assert f.metrics.connections_closed_for_bad_requests == 2
 
 
+SHARED_BYTES = 2048
+
+
+def shares(together: Callable[[], AbstractContextManager[None]]) -> Sharing:
+    return Sharing(together, SHARED_BYTES, lambda message: True)
+
+
 class Together:
     """Requests that share work: they are answered at the end, the last one first."""
 
@@ -415,7 +422,7 @@ class Together:
 
     def fixture(self, **more: int) -> Fixture:
         f = Fixture(self.handle, **more)
-        f.processor.apis.sharing[QUESTION.__api_key__] = self
+        f.processor.apis.sharing[QUESTION.__api_key__] = shares(self)
         return f
 
 
@@ -436,7 +443,7 @@ async def test_requests_that_share_work_are_in_progress_together(nursery) -> Non
 async def test_what_follows_them_is_read_when_the_slice_of_time_is_used_up(nursery, mock_clock) -> None:
     together = Together()
     f = together.fixture()
-    f.processor.apis.sharing[QUESTION.__api_key__] = lambda: jumping(together, mock_clock)
+    f.processor.apis.sharing[QUESTION.__api_key__] = shares(lambda: jumping(together, mock_clock))
     await nursery.start(f.run)
     client = f.client()
     await client.send(QUESTION, QUESTION, wire.MetadataRequest(), QUESTION)
@@ -463,7 +470,7 @@ async def test_so_many_requests_are_in_progress_together(nursery) -> None:
         await client.receive()
     assert sum(map(len, together.runs)) == 500
     size = len(client.encoded(QUESTION)) - 4
-    assert max(map(len, together.runs)) == 1 + math.ceil(SHARED_BYTES / size)
+    assert max(map(len, together.runs)) == math.ceil(SHARED_BYTES / size)
 
 
 async def test_a_bad_request_after_some_that_share_work(nursery) -> None:  # rule B1.35
@@ -503,7 +510,7 @@ async def test_what_follows_one_that_shares_work_and_waits_is_handled_then() -> 
             request.respond(wire.MetadataResponse())
 
     apis = ScriptedApis(handle)
-    apis.sharing[QUESTION.__api_key__] = nullcontext
+    apis.sharing[QUESTION.__api_key__] = shares(nullcontext)
     async with running_server(apis) as server, connect(listener(server)) as client:
         await client.send(QUESTION, wire.MetadataRequest())
         await until(lambda: bool(waiting))
@@ -516,7 +523,7 @@ async def test_what_follows_one_that_shares_work_and_waits_is_handled_then() -> 
 async def test_memory_of_requests_that_share_work(nursery) -> None:  # rule B1.25
     together = Together()
     apis = ScriptedApis(together.handle)
-    apis.sharing[QUESTION.__api_key__] = together
+    apis.sharing[QUESTION.__api_key__] = shares(together)
     limited = config(queued_max_request_bytes="100000", socket_request_max_bytes="100000")
     async with running_server(apis, limited) as server, connect(listener(server)) as client:
         memory = server.planes[-1].memory
