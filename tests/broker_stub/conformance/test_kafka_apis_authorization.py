@@ -177,7 +177,7 @@ async def test_list_groups_lists_those_that_may_be_described(node: Guarded) -> N
         yield
         return ErrorCode.NONE, groups
 
-    coordinator: Any = SimpleNamespace(list_groups=known)
+    coordinator: Any = SimpleNamespace(list_groups=known, manager=node.services.groups.manager)
     node.apis = KafkaApis(replace(node.services, groups=coordinator))
 
     async def listed() -> list[str]:
