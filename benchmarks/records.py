@@ -48,6 +48,7 @@ from kce.harness.cluster import Cluster
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.guard import Guard
 from kce.harness.process_member import ProcessMember
+from tests.clusters import know_each_other
 from tests.interop.clients.programs import installed, run
 from tests.interop.real_kafka import real_brokers
 
@@ -161,9 +162,12 @@ async def servers(brokers: int) -> AsyncIterator[dict[str, Server]]:
                 await cluster.wait_for_controller()
                 ours = [member.pid for member in cluster.members if isinstance(member, ProcessMember) and member.pid]
                 theirs = [broker.pid for broker in real.values()]
+                addresses = {OURS: cluster.bootstrap_servers(), KAFKA: ",".join(b.address for b in real.values())}
+                for address in addresses.values():
+                    await know_each_other(*address.split(","))
                 found = {
-                    OURS: administrated(cluster.bootstrap_servers(), brokers, ours),
-                    KAFKA: administrated(",".join(b.address for b in real.values()), brokers, theirs),
+                    OURS: administrated(addresses[OURS], brokers, ours),
+                    KAFKA: administrated(addresses[KAFKA], brokers, theirs),
                 }
                 if brokers == 1:
                     found |= await _in_memory(stack)
