@@ -79,7 +79,6 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 #: clients repeat short requests, but for the correlation id; that many are remembered with what they mean
 REPEATED_REQUESTS: Final = 1024
 REPEATED_BYTES: Final = 128
-#: the API key of what a follower never repeats: its session has another epoch each time
 #: how requests begin that are hardly ever the same
 _SELDOM_REPEATED: Final = tuple(
     request.__api_key__.to_bytes(2)

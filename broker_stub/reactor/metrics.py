@@ -44,7 +44,7 @@ _MAX_DEPRECATED: Final = 1000
 _MOST_UNCOUNTED: Final = 1000
 
 _FETCH: Final = wire.FetchRequest.__api_key__
-_WITH_KINDS: Final = frozenset({_FETCH, wire.AddPartitionsToTxnRequest.__api_key__})
+_ADD_PARTITIONS_TO_TXN: Final = wire.AddPartitionsToTxnRequest.__api_key__
 
 
 class Sender(Protocol):
@@ -170,23 +170,24 @@ class RequestMetrics:
 
         A Fetch counts for its kind, too; what only verifies counts for its kind alone, but for its errors.
         """
-        kind: int | str = header.api_key
-        version = header.api_version
-        if kind in _WITH_KINDS:
-            if kind == _FETCH:
-                of_kind = "FetchFollower" if _is_of_follower(message) else "FetchConsumer"
-                self._add(of_kind, (version, stamps, {}))
-            elif _only_verifies(message):
-                if errors:
-                    self._of(kind).count_errors((errors,))
-                kind, errors = "AddPartitionsToTxnVerification", {}
-        self._add(kind, (version, stamps, errors))
-        if version <= _DEPRECATED.get(header.api_key, -1):
-            self._of(kind).add_deprecated(version, sender)
+        key = header.api_key
+        if key == _FETCH:
+            self._add("FetchFollower" if _is_of_follower(message) else "FetchConsumer", header, sender, stamps, {})
+        elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
+            self._add("AddPartitionsToTxnVerification", header, sender, stamps, {})
+            if errors:
+                self._of(key).count_errors((errors,))
+            return
+        self._add(key, header, sender, stamps, errors)
 
-    def _add(self, kind: int | str, finished: Finished) -> None:
+    def _add(
+        self, kind: int | str, header: wire.Header, sender: Sender, stamps: Stamps, errors: Mapping[int, int]
+    ) -> None:
+        key, version, _, _ = header
         requests = self._uncounted[kind]
-        requests.append(finished)
+        requests.append((version, stamps, errors))
+        if version <= _DEPRECATED.get(key, -1):
+            self._of(kind).add_deprecated(version, sender)
         if len(requests) >= _MOST_UNCOUNTED:
             self._of(kind).add(self._uncounted.pop(kind))
 

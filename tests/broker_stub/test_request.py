@@ -27,6 +27,10 @@ def transactions(*verify_only: bool) -> wire.AddPartitionsToTxnRequest:
     return wire.AddPartitionsToTxnRequest(transactions=tuple(found))
 
 
+#: a version of Fetch (KIP-896)
+DEPRECATED = 3
+
+
 @pytest.mark.parametrize(
     ("returned", "local", "remote"),
     [
@@ -68,6 +72,7 @@ async def test_where_its_time_went(
 @pytest.mark.parametrize(
     ("message", "version", "counted"),
     [
+        (wire.FetchRequest(), DEPRECATED, {"Fetch", "FetchConsumer"}),
         (wire.FetchRequest(), 11, {"Fetch", "FetchConsumer"}),
         (wire.FetchRequest(replica_id=2), 11, {"Fetch", "FetchFollower"}),
         (wire.FetchRequest(), 16, {"Fetch", "FetchConsumer"}),
@@ -89,6 +94,8 @@ async def test_the_kind_of_request_that_it_counts_for(message: wire.Message, ver
     request.record(metrics, dequeued_at=DEQUEUED, sent_at=SENT)
     assert {name for name, of in metrics.apis.items() if of.requests} == counted
     assert metrics.of(wire.api(message.__api_key__).name).errors == {35: 1}
+    is_deprecated = isinstance(message, wire.FetchRequest) and version <= DEPRECATED
+    assert {name for name, of in metrics.apis.items() if of.deprecated} == (counted if is_deprecated else set())
     for name in counted:
         assert dict(metrics.of(name).histograms())["TotalTimeMs"].count == 1
 
