@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ from kce import wire
 from tests.certificates import plain_users
 from tests.interop.quota_requests import ADMIN, MUTATIONS, TOPIC, Script, Step
 from tests.interop.twin import PATIENCE_S, Twin, differences
-from tests.interop.twins import Restart, clusters, command, finish, restart
+from tests.interop.twins import Restart, clusters, main_with_restarts, restarting
 
 _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 SETTINGS: Final = {
@@ -189,17 +188,10 @@ async def _twins(folder: Path) -> AsyncIterator[tuple[tuple[QuotaTwin, QuotaTwin
             QuotaTwin("ours", cluster.bootstrap_servers(), "nowhere"),
         )
 
-        async def restart_both(clean: bool) -> None:
-            for twin in both:
-                await twin.disconnect()
-            await restart(kafka, zookeeper, cluster, clean=clean)
-            for twin in both:
-                await _ready(twin)
-
         try:
             for twin in both:
                 await _ready(twin)
-            yield both, restart_both
+            yield both, restarting(both, kafka, zookeeper, cluster, _ready)
         finally:
             for twin in both:
                 await twin.disconnect()
@@ -251,15 +243,5 @@ async def run(folder: Path, *, seed: int, steps: int, restarts: int = 0) -> list
     return reports
 
 
-def main() -> int:
-    parser = command("python -m tests.interop.quota_twins", __doc__)
-    parser.add_argument("--restarts", type=int, default=0, help="how often the brokers end and start (default: 0)")
-    arguments = parser.parse_args()
-    options = {"seed": arguments.seed, "steps": arguments.steps, "restarts": arguments.restarts}
-    with tempfile.TemporaryDirectory() as folder:
-        reports = trio.run(lambda: run(Path(folder), **options))
-    return finish(reports, arguments.steps)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_with_restarts("python -m tests.interop.quota_twins", __doc__, run))

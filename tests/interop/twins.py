@@ -126,22 +126,30 @@ async def restartable_twins(
             kind("ours", bootstrap, await directory(bootstrap), await broker_epoch(cluster.zookeeper)),
         )
 
-        async def restart_both(clean: bool) -> None:
-            for twin in both:
-                await twin.disconnect()
-            await restart(kafka, zookeeper, cluster, clean=clean)
-            for twin in both:
-                await _ready(twin)
-
         try:
             for twin in both:
                 await _prepare(twin)
                 if restricted:
                     await _restrict(twin)
-            yield both, restart_both
+            yield both, restarting(both, kafka, zookeeper, cluster, _ready)
         finally:
             for twin in both:
                 await twin.disconnect()
+
+
+def restarting(
+    both: tuple[T, T], kafka: RealBroker, zookeeper: str, cluster: Cluster, ready: Callable[[T], Awaitable[None]]
+) -> Restart:
+    """Restarts them; each is ``ready`` afterwards."""
+
+    async def restart_both(clean: bool) -> None:
+        for twin in both:
+            await twin.disconnect()
+        await restart(kafka, zookeeper, cluster, clean=clean)
+        for twin in both:
+            await ready(twin)
+
+    return restart_both
 
 
 async def restart(kafka: RealBroker, zookeeper: str, cluster: Cluster, *, clean: bool) -> None:
@@ -316,6 +324,17 @@ def command(prog: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the same seed asks the same requests (default: 1)")
     parser.add_argument("--steps", type=int, default=1000, help="how many requests to ask (default: 1000)")
     return parser
+
+
+def main_with_restarts(prog: str, description: str | None, run: Callable[..., Awaitable[list[str]]]) -> int:
+    """The exit code of a comparison by ``run``, during which the brokers may be restarted."""
+    parser = command(prog, description)
+    parser.add_argument("--restarts", type=int, default=0, help="how often the brokers end and start (default: 0)")
+    arguments = parser.parse_args()
+    options = {"seed": arguments.seed, "steps": arguments.steps, "restarts": arguments.restarts}
+    with tempfile.TemporaryDirectory() as folder:
+        reports = trio.run(lambda: run(Path(folder), **options))
+    return finish(reports, arguments.steps)
 
 
 def finish(reports: Sequence[str], steps: int) -> int:

@@ -10,7 +10,6 @@ by other producers and time out. After each step both coordinators have written 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from kce.wire.registry import BY_KEY
 from tests.broker_stub.log.support import batch
 from tests.interop.random_requests import TOPICS, Asked, Given, Node, asked, text_of
 from tests.interop.twin import PATIENCE_S, Twin, compare
-from tests.interop.twins import command, finish, restartable_twins, versions
+from tests.interop.twins import main_with_restarts, restartable_twins, versions
 
 #: looked for so often, a transaction that times out does so within a step
 SETTINGS: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
@@ -368,15 +367,5 @@ async def run(folder: Path, *, seed: int, steps: int, restarts: int = 0) -> list
     return reports
 
 
-def main() -> int:
-    parser = command("python -m tests.interop.txn_twins", __doc__)
-    parser.add_argument("--restarts", type=int, default=0, help="how often the brokers end and start (default: 0)")
-    arguments = parser.parse_args()
-    options = {"seed": arguments.seed, "steps": arguments.steps, "restarts": arguments.restarts}
-    with tempfile.TemporaryDirectory() as folder:
-        reports = trio.run(lambda: run(Path(folder), **options))
-    return finish(reports, arguments.steps)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_with_restarts("python -m tests.interop.txn_twins", __doc__, run))
