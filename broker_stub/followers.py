@@ -112,6 +112,8 @@ class Followers:
         self, end: OffsetMetadata, maximal_isr: Collection[int], joins: Callable[[int, Follower, int], bool]
     ) -> OffsetMetadata:
         """The least end of the leader, the maximal ISR, and of those who are about to join it (rule 9.50)."""
+        if self._first is None:
+            return end
         lowest = end
         for follower in self._all:
             if follower.end.offset >= lowest.offset:

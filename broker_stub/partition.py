@@ -212,7 +212,8 @@ class Partition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.log.high_watermark < end_offset:
             return None
-        enough = len(self.maximal_isr) >= self.min_isr
+        size = len(self.isr if self.pending is None else self.maximal_isr)
+        enough = size >= self.log.config.min_insync_replicas or size >= self.min_isr
         return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def advance_high_watermark(self, joins: Callable[[int, Follower, int], bool]) -> bool:
@@ -223,7 +224,8 @@ class Partition:
         log = self.log
         if log is None or not self.is_leader:
             return False
-        new = self.followers.high_watermark(log.end, self.maximal_isr, joins)
+        maximal_isr = self.isr if self.pending is None else self.maximal_isr
+        new = self.followers.high_watermark(log.end, maximal_isr, joins)
         if len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self.min_isr:
             return False
         return log.maybe_increment_high_watermark(new)

@@ -23,7 +23,7 @@ shared_request  one control request for many brokers  columnar   control request
 payload      messages with parts that are not in memory
 single_fetch Fetch of a single topic, as followers in sync send it
 java_text    text that is not UTF-8, as Kafka reads it
-single_produce the response to a Produce request of one partition
+produce_response  to a Produce request whose records were all appended
 """
 
 from __future__ import annotations

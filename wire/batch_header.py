@@ -186,19 +186,20 @@ def is_one_batch(data: bytes | memoryview) -> bool:
     )
 
 
-def begins_corrupt(data: bytes | memoryview) -> bool:
-    """Whether the size or the magic of the first batch is impossible, as far as they are there."""
-    size = len(data)
-    return (size >= OVERHEAD_BYTES and _LENGTH.unpack_from(data, 8)[0] < _LEAST_LENGTH) or (
-        size > _MAGIC_AT and data[_MAGIC_AT] > 2
-    )
-
-
 def begins_transactional(data: bytes | memoryview) -> bool:
-    """Whether the first batch is whole and transactional."""
-    if len(data) <= _FLAGS_AT or data[_MAGIC_AT] != 2 or not data[_FLAGS_AT] & _TRANSACTIONAL:
+    """Whether the first batch is whole and transactional.
+
+    Raises CorruptRecord if its size or its magic is impossible, as far as they are there.
+    """
+    size = len(data)
+    if size < OVERHEAD_BYTES:
         return False
-    return OVERHEAD_BYTES + int(_LENGTH.unpack_from(data, 8)[0]) <= len(data)
+    (length,) = _LENGTH.unpack_from(data, 8)
+    magic = data[_MAGIC_AT] if size > _MAGIC_AT else 2
+    if length < _LEAST_LENGTH or magic > 2:
+        raise errors.CorruptRecord(f"a batch of {length} bytes after its length, of magic {magic}")
+    is_marked = size > _FLAGS_AT and magic == 2 and bool(data[_FLAGS_AT] & _TRANSACTIONAL)
+    return is_marked and OVERHEAD_BYTES + length <= size
 
 
 def check_crc(batch: memoryview, header: BatchHeader) -> None:

@@ -31,9 +31,9 @@ from kce.wire import (
     ProduceResponseLeaderIdAndEpoch,
     ProduceResponseNodeEndpoint,
     TopicProduceResponse,
-    single_produce,
+    produce_response,
 )
-from kce.wire.batch_header import begins_corrupt, begins_transactional, is_one_batch, read_headers
+from kce.wire.batch_header import begins_transactional, is_one_batch, read_headers
 from kce.wire.errors import CorruptRecord
 from kce.wire.record import Codec
 from kce.wire.steps import STEP_MASK, Steps
@@ -172,25 +172,28 @@ def _answer_all(
         answer_later(request, partial(_long_answer, request, results, refused, services), services)
         return
     payload = None
-    if len(results) == 1 and not refused and not services.quotas.produce.enabled and not request.is_timed:
-        payload = _single(results, request.context)
+    if not refused and not services.quotas.produce.enabled and not request.is_timed:
+        payload = _all_appended(results, request.context)
     if payload is None:
         request.respond(_throttled(response(results, refused, request.context, services), request, services))
     else:
-        request.respond_payload(payload, single_produce.ERRORS)
+        request.respond_payload(payload, {ErrorCode.NONE: len(results)})
 
 
-def _single(
+def _all_appended(
     results: Mapping[TopicPartition, tuple[Produced, ErrorCode]], context: RequestContext
 ) -> wire.Payload | None:
-    """The response, if it is about one partition to which records were appended."""
-    (((topic, number), (produced, code)),) = results.items()
-    if code or isinstance(produced, ApiException) or context.header.api_version not in single_produce.RESPONSES:
+    """The response, if all records were appended."""
+    if context.header.api_version not in produce_response.RESPONSES or not 0 < len(results) <= produce_response.MOST:
         return None
-    return single_produce.encode_response(
-        context.header.correlation_id, topic, number, produced.first_offset, produced.log_append_time,
-        produced.log_start_offset,
-    )  # fmt: skip
+    appended: list[produce_response.Appended] = []
+    for (topic, number), (produced, code) in results.items():
+        if code or isinstance(produced, ApiException):
+            return None
+        appended.append(
+            (topic, number, produced.first_offset, produced.log_append_time, produced.log_start_offset)
+        )  # fmt: skip
+    return produce_response.encode_response(context.header.correlation_id, appended)
 
 
 async def _long_answer(
@@ -241,13 +244,13 @@ def _denied(
 
 def _is_transactional(message: ProduceRequest) -> bool:
     """Whether the first batch for any partition is. Raises CorruptMessage for one that cannot be a batch."""
-    for topic in message.topic_data:
-        for data in topic.partition_data:
-            records = data.records or b""
-            if begins_corrupt(records):
-                raise CorruptMessage("a batch of an impossible size or magic")
-            if begins_transactional(records):
-                return True
+    try:
+        for topic in message.topic_data:
+            for data in topic.partition_data:
+                if begins_transactional(data.records or b""):
+                    return True
+    except CorruptRecord as e:
+        raise CorruptMessage(str(e)) from None
     return False
 
 
@@ -257,7 +260,8 @@ def _checked(
     """Rules B3.1 to B3.9. Raises ApiException."""
     if services.metadata_cache.snapshot.partition(partition) is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    _check_shape(records, context.header.api_version)
+    if context.header.api_version < 7 or not is_one_batch(records):
+        _check_shape(records, context.header.api_version)
     if message.acks not in _ACKS:
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
     if partition.topic in INTERNAL_TOPICS and context.header.client_id != ADMIN_CLIENT:
@@ -267,7 +271,7 @@ def _checked(
 
 def _check_shape(records: Buffer, api_version: int) -> None:
     """Rule B3.9. Raises ApiException."""
-    if api_version < 3 or (api_version >= 7 and is_one_batch(records)):
+    if api_version < 3:
         return
     try:
         headers = [header for _, header in read_headers(records)]

@@ -82,20 +82,25 @@ class ProducerUpdates:
         #: transactions that end with these batches
         self.completed: list[CompletedTransaction] = []
 
-    def add(self, producers: ProducerStateManager, header: BatchHeader, batch: Buffer, origin: Origin) -> None:
-        """Check and remember a batch; what waits for a verification need not wait any more (rule T10.18).
+    def add(
+        self, producers: ProducerStateManager, header: BatchHeader, parts: tuple[Buffer, ...], origin: Origin
+    ) -> None:
+        """Check and remember a batch, which may come in parts.
 
-        Raises ApiException (section 3e).
+        What waits for a verification need not wait any more (rule T10.18). Raises ApiException (section 3e).
         """
         append = self.appends.get(header.producer_id)
         if append is None:
             append = self.appends[header.producer_id] = producers.prepare(header.producer_id, origin)
-        try:
-            marker = end_of_transaction(header, batch) if header.is_control else None
-        except errors.CorruptRecord as e:
-            raise CorruptMessage(str(e)) from None
-        if (transaction := append.append(header, marker)) is not None:
-            self.completed.append(transaction)
+        if header.is_control:
+            try:
+                marker = end_of_transaction(header, b"".join(parts))
+            except errors.CorruptRecord as e:
+                raise CorruptMessage(str(e)) from None
+            if (transaction := append.append(header, marker)) is not None:
+                self.completed.append(transaction)
+        else:
+            append.append_data(header)
         if header.is_transactional:
             producers.verifications.end(header.producer_id)
 
@@ -105,5 +110,5 @@ class ProducerUpdates:
         updates = cls()
         for at, header in checked.batches:
             if header.has_producer:
-                updates.add(producers, header, checked.data[at : at + header.size], Origin.REPLICATION)
+                updates.add(producers, header, (checked.data[at : at + header.size],), Origin.REPLICATION)
         return updates

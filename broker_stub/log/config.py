@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 
 from kce.broker_stub.config_entries import BrokerSettings, topic_entries
@@ -20,7 +21,7 @@ _NO_LIMIT_MS = 2**63 - 1
 _ONE_FORMAT_SINCE = MetadataVersion.parse("3.0-IV1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogConfig:
     """Each setting has the name of the topic's setting in Kafka. None: no limit, or as the producer has it."""
 
@@ -50,10 +51,17 @@ class LogConfig:
     #: the magic of what a leader appends
     record_version: int = 2
 
-    @property
+    @cached_property
     def max_segment_ms(self) -> int:
         """``segment_ms``; what is compacted must not wait in the active segment for longer than its lag allows."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compact else self.segment_ms
+
+    @cached_property
+    def has_record_checks(self) -> bool:
+        """Whether a leader must read the records that it appends: their keys, or their timestamps."""
+        limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
+        checks_timestamps = self.message_timestamp_type is TimestampType.CREATE_TIME and limits != (_NO_LIMIT_MS,) * 2
+        return self.is_compact or checks_timestamps
 
     def jitter_ms(self, random: Random) -> int:
         """How much earlier one segment is rolled by time."""

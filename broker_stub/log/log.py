@@ -19,9 +19,9 @@ from kce.broker_stub.log.files import BEGINNING, LogFiles, storage, unlocated
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.loading import aborted_transaction, rebuild_producers
 from kce.broker_stub.log.names import SWAP
-from kce.broker_stub.log.producer_state import Origin
+from kce.broker_stub.log.producer_state import Origin, ProducerStateManager
 from kce.broker_stub.log.segment import Segment
-from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
+from kce.broker_stub.log.segments import UNKNOWN_POSITION, FetchedRecords, LogContext, OffsetMetadata
 from kce.broker_stub.log.validation import ANY_EPOCH, Assigned, assign_offsets, check_records, placed_batch
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.wire.batch_header import BatchHeader
@@ -92,7 +92,9 @@ class Log(LogFiles):
 
     def maybe_increment_high_watermark(self, new: OffsetMetadata) -> bool:
         """Only forwards, or to a later segment at the same offset. Whether it moved."""
-        old = self._high_watermark if self._high_watermark.is_located else self.located_high_watermark()
+        old = self._high_watermark
+        if old.segment == UNKNOWN_POSITION:
+            old = self.located_high_watermark()
         if new.offset > self.log_end_offset:
             raise ValueError(f"high watermark {new.offset} beyond the end of {self!r}")
         if old.offset < new.offset or (old.offset == new.offset and old.segment < new.segment):
@@ -183,8 +185,7 @@ class Log(LogFiles):
             now_ms=now_ms,
             zstd_allowed=zstd_allowed,
         )
-        header = batch.header
-        if header.size != len(checked.data) and batch.largest > self.config.max_message_bytes:
+        if batch.largest > self.config.max_message_bytes and batch.header.size != len(checked.data):
             raise MessageTooLarge(f"a batch of {batch.largest} bytes after it was converted")
         return self._append_assigned(batch, origin, guard, now_ms)
 
@@ -195,9 +196,9 @@ class Log(LogFiles):
         segments, size, last_offset = self.segments, header.size, header.last_offset
         self._note_epoch(header)
         segment = self._maybe_roll(segments.active, size, header.base_offset, last_offset, header.max_timestamp, now_ms)
-        updates = None
+        producers, updates = self.producers, None
         if header.has_producer:
-            known = self.producers.producers.get(header.producer_id)
+            known = producers.producers.get(header.producer_id)
             original = known.duplicate_of(header) if origin is Origin.CLIENT and known is not None else None
             if original is not None:
                 return Appended(
@@ -205,11 +206,11 @@ class Log(LogFiles):
                     is_duplicate=True,
                 )  # fmt: skip
             if guard is not EXEMPT and header.is_transactional and not header.is_control:
-                self.producers.check_verified(header.producer_id, guard)
+                producers.check_verified(header.producer_id, guard)
             updates = ProducerUpdates()
-            updates.add(self.producers, header, b"".join(batch.parts) if header.is_control else b"", origin)
+            updates.add(producers, header, batch.parts, origin)
         segments.append(last_offset, header.max_timestamp, batch.offset_of_max, batch.parts)
-        self._appended(segment, last_offset, updates)
+        self._appended(segment, last_offset, producers, updates)
         return Appended(
             header.base_offset, last_offset, self.log_start_offset, batch.log_append_time, size,
             converted=batch.converted,
@@ -239,9 +240,10 @@ class Log(LogFiles):
             raise RecordListTooLarge(
                 f"offset {extent.last_offset} with others, in a segment from {segment.base_offset} on"
             )
-        updates = ProducerUpdates.replicated(self.producers, checked)
+        producers = self.producers
+        updates = ProducerUpdates.replicated(producers, checked)
         segments.append_all([header for _, header in checked.batches], checked.data)
-        self._appended(segment, extent.last_offset, updates)
+        self._appended(segment, extent.last_offset, producers, updates)
         return Appended(extent.first_offset, extent.last_offset, self.log_start_offset, size=size)
 
     def _note_epoch(self, header: BatchHeader) -> None:
@@ -264,20 +266,24 @@ class Log(LogFiles):
             return self.roll(first_offset)
         return active
 
-    def _appended(self, segment: Segment, last_offset: int, updates: ProducerUpdates | None) -> None:
-        producers = self.producers
+    def _appended(
+        self, segment: Segment, last_offset: int, producers: ProducerStateManager, updates: ProducerUpdates | None
+    ) -> None:
         if self._high_watermark.offset > last_offset:
             self._set_high_watermark(self.end)
         producers.map_end_offset = last_offset + 1
         if updates is not None and updates.appends:
+            has_begun = False
             for producer_id, append in updates.appends.items():
                 producers.update(producer_id, append)
+                has_begun = has_begun or bool(append.started)
             for transaction in updates.completed:
                 stable = producers.last_stable_offset(transaction)
                 if transaction.is_aborted:
                     segment.txn_index.append(aborted_transaction(transaction, stable))
                 producers.complete(transaction)
-            self._update_first_unstable()
+            if has_begun or updates.completed:
+                self._update_first_unstable()
         if last_offset + 1 - self.recovery_point >= self.config.flush_messages:
             self.flush()
 

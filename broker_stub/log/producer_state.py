@@ -78,8 +78,9 @@ class ProducerState(NamedTuple):
     def duplicate_of(self, header: BatchHeader) -> ProducedBatch | None:
         """Rule B3.45."""
         if header.producer_epoch == self.epoch:
+            last_sequence = header.last_sequence
             for batch in self.batches:
-                if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, header.last_sequence):
+                if batch.last_sequence == last_sequence and batch.first_sequence == header.base_sequence:
                     return batch
         return None
 
@@ -117,21 +118,23 @@ class ProducerAppend:
         Raises InvalidProducerEpoch, OutOfOrderSequence, InvalidTxnState, TransactionCoordinatorFenced.
         """
         if not header.is_control:
-            self._append_data(header)
+            self.append_data(header)
             return None
         return None if marker is None else self._append_marker(header, marker)
 
-    def _append_data(self, header: BatchHeader) -> None:
+    def append_data(self, header: BatchHeader) -> None:
+        """`append` of what is no control batch."""
         self._check_epoch(header)
         if self._origin is Origin.CLIENT:
             self._check_sequence(header)
         state = self.state
-        if state.transaction is not None and not header.is_transactional:  # rule B3.64
-            raise InvalidTxnState(f"{self._name} has an open transaction, and writes a batch that is in none")
         transaction = state.transaction
-        if transaction is None and header.is_transactional:
-            transaction = header.base_offset
-            self.started.append(transaction)
+        if header.is_transactional:
+            if transaction is None:
+                transaction = header.base_offset
+                self.started.append(transaction)
+        elif transaction is not None:  # rule B3.64
+            raise InvalidTxnState(f"{self._name} has an open transaction, and writes a batch that is in none")
         batch = ProducedBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
         earlier = state.batches if header.producer_epoch == state.epoch else ()
         self.state = ProducerState(

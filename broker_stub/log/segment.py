@@ -63,7 +63,7 @@ class Segment:
     """``size``: bytes of batches. Raises OSError wherever it reads or writes."""
 
     __slots__ = (
-        "_config", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_is_full", "_max", "_suffix",
+        "_config", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_index_room", "_max", "_suffix",
         "_time_index", "_txn_index", "base_offset", "bytes_since_index_entry", "created_ms", "is_new", "jitter_ms",
         "size",
     )  # fmt: skip
@@ -101,8 +101,8 @@ class Segment:
         #: the greatest timestamp and the last offset of the first batch with it; None until it is known
         self._max: TimestampOffset | None = None
         self._first_timestamp: int | None = None
-        #: whether an index has as many entries as it may; None until it is known
-        self._is_full: bool | None = None
+        #: so many entries fit into both indexes for certain; with 0 it must be found out
+        self._index_room = 0
         self.bytes_since_index_entry = 0
 
     def resume(self, max_timestamp: TimestampOffset, bytes_since_index_entry: int) -> None:
@@ -234,16 +234,16 @@ class Segment:
         if first is None:
             first = self.first_batch_timestamp()
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        is_full = self._find_full() if self._is_full is None else self._is_full
+        is_full = self._index_room <= 0 and self._find_index_room() <= 0
         return is_full or waited > segment_ms - self.jitter_ms
 
-    def _find_full(self) -> bool:
+    def _find_index_room(self) -> int:
         index_bytes = self._config.segment_index_bytes
-        self._is_full = (
-            len(self.index) >= index_bytes // OFFSET_ENTRY_BYTES
-            or len(self.time_index) >= index_bytes // TIME_ENTRY_BYTES - 1
+        self._index_room = min(
+            index_bytes // OFFSET_ENTRY_BYTES - len(self.index),
+            index_bytes // TIME_ENTRY_BYTES - 1 - len(self.time_index),
         )
-        return self._is_full
+        return self._index_room
 
     def first_batch_timestamp(self) -> int:
         """The greatest timestamp of the first batch; -1 if there is none."""
@@ -270,23 +270,23 @@ class Segment:
             self._appended(header.last_offset, header.max_timestamp, header.last_offset, header.size)
 
     def _appended(self, last_offset: int, max_timestamp: int, offset_of_max_timestamp: int, size: int) -> None:
-        known, position = self.max_timestamp, self.size
+        latest, position = self._max or self.max_timestamp, self.size
         self.size += size
         if position == 0:
             self._first_timestamp = max_timestamp
-        if max_timestamp > known.timestamp:
-            self._max = TimestampOffset(max_timestamp, offset_of_max_timestamp)
+        if max_timestamp > latest.timestamp:
+            latest = self._max = TimestampOffset(max_timestamp, offset_of_max_timestamp)
         if self.bytes_since_index_entry > self._config.index_interval_bytes:
             self.index.append(last_offset, position)
-            self.time_index.maybe_append(*self.max_timestamp)
-            self._is_full = None
+            self.time_index.maybe_append(*latest)
+            self._index_room -= 1
             self.bytes_since_index_entry = 0
         self.bytes_since_index_entry += size
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
         """Remove the batch with that offset and all after it."""
         place = self.find(offset)
-        self._is_full = None
+        self._index_room = 0
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)

@@ -14,7 +14,7 @@ from kce.broker_stub.log.indexes import AbortedTransaction
 from kce.broker_stub.log.segment import Segment
 from kce.wire.batch_header import BatchHeader
 
-UNKNOWN_POSITION = -1
+UNKNOWN_POSITION: Final = -1
 #: appends of that size are read from their file
 MAX_RECENT_BYTES: Final = 32_768
 
@@ -153,7 +153,7 @@ class Segments:
 
     def append(self, last_offset: int, max_timestamp: int, offset_of_max: int, parts: tuple[Buffer, ...]) -> None:
         began = self.end
-        self.active.append(last_offset, max_timestamp, offset_of_max, parts)
+        self._segments[-1].append(last_offset, max_timestamp, offset_of_max, parts)
         self._appended(began, last_offset, parts)
 
     def append_all(self, batches: Sequence[BatchHeader], data: Buffer) -> None:

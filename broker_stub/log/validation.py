@@ -37,7 +37,6 @@ from kce.wire.batch_header import (
 from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 
-_UNLIMITED: Final = 2**63 - 1
 ANY_EPOCH: Final = 2**31 - 1
 #: where a batch has its magic
 _MAGIC_AT: Final = 16
@@ -196,7 +195,7 @@ def _in_place(
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if is_stamped and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
-    if not is_ours and _must_decode(config):
+    if not is_ours and config.has_record_checks:
         batch = _decode(data)[0]
         _check_records(_with_types([batch]), config, now_ms)
         if [record.offset for record in batch.records] != list(range(header.record_count)):  # rule B3.32
@@ -212,7 +211,7 @@ def _in_place(
         header = stamped_header
     header = header.placed(base_offset, leader_epoch)
     return Assigned(
-        placed(data, base_offset, leader_epoch), header, header.size, header.last_offset,
+        placed(data, base_offset, leader_epoch), header, len(data), base_offset + header.last_offset_delta,
         now_ms if is_stamped else NO_TIMESTAMP,
     )  # fmt: skip
 
@@ -223,12 +222,6 @@ def _check_count(data: memoryview, header: BatchHeader) -> None:
     if found != header.record_count:
         what = "do not end with the batch" if found is None else f"are {found}"
         raise InvalidRecord(f"the header announces {header.record_count} records, which {what}")
-
-
-def _must_decode(config: LogConfig) -> bool:
-    limits = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms)
-    checks_timestamps = config.message_timestamp_type is TimestampType.CREATE_TIME and limits != (_UNLIMITED,) * 2
-    return config.is_compact or checks_timestamps
 
 
 def _rebuilt(

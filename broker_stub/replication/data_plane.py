@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from random import Random
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -92,7 +93,7 @@ class DataPlane:
         future_log: Callable[[TopicPartition], Log | None] = lambda _: None,
     ) -> None:
         """``quota``: of what followers fetch here. ``future_log``: of a partition that moves to another directory."""
-        self._hosted = hosted
+        self._find_hosted = hosted
         self._metadata_cache = metadata_cache
         self._on_follower_fetched = follower_fetched
         self._max_lag_ms = max_lag_ms
@@ -112,9 +113,13 @@ class DataPlane:
         self.stats = BrokerTopicStats()
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
+    @cached_property
+    def _hosted(self) -> HostedPartitions:
+        return self._find_hosted()
+
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Raises ApiException (rule B3.11)."""
-        hosted = self._hosted()
+        hosted = self._hosted
         partition = hosted.partitions.get(topic_partition)
         if partition is not None:
             return partition
@@ -144,21 +149,24 @@ class DataPlane:
     def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
         woken = self.sessions.touched(topic_partition)
-        partition = self._hosted().partitions.get(topic_partition) if woken else None
+        partition = self._hosted.partitions.get(topic_partition) if woken else None
         if partition is not None:
             for session in woken:
                 partition.followers.was_idle_until(session.replica_id, session.last_used * 1000)
         return woken
 
     def _check_fetches(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
-        self.fetch_purgatory.check_and_complete(topic_partition)
+        if self.fetch_purgatory.delayed:
+            self.fetch_purgatory.check_and_complete(topic_partition)
         for session in (*woken, *self._wake(topic_partition)):
             self.fetch_purgatory.check_and_complete(session.id)
 
     def high_watermark_moved(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
         self._check_fetches(topic_partition, woken)
-        self.produce_purgatory.check_and_complete(topic_partition)
-        self.delete_purgatory.check_and_complete(topic_partition)
+        if self.produce_purgatory.delayed:
+            self.produce_purgatory.check_and_complete(topic_partition)
+        if self.delete_purgatory.delayed:
+            self.delete_purgatory.check_and_complete(topic_partition)
 
     def isr_changed(self, partition: Partition) -> None:
         """The high watermark of a partition that is led here may move."""
@@ -291,21 +299,20 @@ class DataPlane:
     def files_made(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Make the files of logs that are led here and have none yet: an append flushes them, one partition a step."""
         for topic_partition in partitions:
-            new = self._new_log(topic_partition)
-            if new is not None:
+            for new in self._new_logs((topic_partition,)):
                 with suppress(KafkaStorageError):  # the append meets it again
                     new.make_files()
                 yield
 
     def lack_files(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether more than one of the logs that are led here has no files yet."""
-        return sum(self._new_log(topic_partition) is not None for topic_partition in partitions) > 1
+        return len(self._new_logs(partitions)) > 1
 
-    def _new_log(self, topic_partition: TopicPartition) -> Log | None:
-        """The log, if it is led here and has no files yet."""
-        hosted = self._hosted().partitions.get(topic_partition)
-        log_of_leader = None if hosted is None or not hosted.is_leader else hosted.log
-        return None if log_of_leader is None or log_of_leader.has_files else log_of_leader
+    def _new_logs(self, partitions: Iterable[TopicPartition]) -> list[Log]:
+        """The logs that are led here and have no files yet."""
+        hosted = map(self._hosted.partitions.get, partitions)
+        led = [partition.log for partition in hosted if partition is not None and partition.is_leader]
+        return [found for found in led if found is not None and not found.has_files]
 
     # fetch
 

