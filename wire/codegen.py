@@ -42,6 +42,15 @@ REFUSALS = (Refuse, struct.error, IndexError, ValueError, TypeError, AttributeEr
 
 def read_uvarint(frame: bytes, at: int) -> tuple[int, int]:
     """(value, next position) of a varint of at most five bytes and 32 bits."""
+    first = frame[at]
+    if first < 0x80:
+        return first, at + 1
+    second = frame[at + 1]
+    if second < 0x80:
+        return first & 0x7F | second << 7, at + 2
+    third = frame[at + 2]
+    if third < 0x80:
+        return first & 0x7F | (second & 0x7F) << 7 | third << 14, at + 3
     value, at = _up_to_35_bits(frame, at)
     if value > 0xFFFFFFFF:
         raise Refuse

@@ -35,6 +35,7 @@ from kce.wire.batch_header import (
     stamped,
 )
 from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
+from kce.wire.record_batch import codec_of
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 
 ANY_EPOCH: Final = 2**31 - 1
@@ -150,7 +151,7 @@ def assign_offsets(
 
 def _codec(header: BatchHeader) -> Codec:
     try:
-        return header.codec
+        return codec_of(header.attributes)
     except errors.CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
 
