@@ -204,6 +204,8 @@ def run(
     """
     import trio
 
+    from kce.harness.world.clock import MonotonicClock
+
     received: list[int] = []
 
     async def main() -> T:
@@ -232,4 +234,4 @@ def run(
             raise error
         return results[0]
 
-    return trio.run(main)
+    return trio.run(main, clock=MonotonicClock())

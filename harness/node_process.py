@@ -31,6 +31,7 @@ from kce.harness.links import Links
 from kce.harness.logs import log_only_what_is_shown, log_to_folder, log_to_stderr
 from kce.harness.node import Lag, Node
 from kce.harness.world import RealWorld
+from kce.harness.world.clock import MonotonicClock
 from kce.harness.world.scheduling import ask_for_short_slices
 from kce.wire.vocabulary import TopicPartition
 
@@ -210,4 +211,4 @@ async def _shut_down_on_signal(node: Node, everything: trio.CancelScope) -> None
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     tune_process()
-    sys.exit(trio.run(serve))
+    sys.exit(trio.run(serve, clock=MonotonicClock()))

@@ -5,6 +5,7 @@ real_world    sockets, kazoo, the wall clock; its disk is `real_disk`
 memory_world  the same, simulated in one process: deterministic, from one seed
 network, memory_disk, virtual_time    parts of `memory_world`
 scheduling    what a process asks of the kernel
+clock         what trio measures durations with in a process that serves requests
 machine       what is wrong with a node's clock and disk
 tls, listeners_tls, tls_failures  the TLS of a node's connections, and what it says when it fails
 tcp_stream, tcp_proxy          connections of `real_world`; slices of its files leave without being read
