@@ -210,7 +210,7 @@ class Broker:
             GroupManager(
                 config.groups,
                 config.inter_broker_protocol_version,
-                ReplicatedOffsetsLog(config.groups, self.replication.data_plane, lambda: self.replica_manager),
+                ReplicatedOffsetsLog(config.groups, self.replication.data_plane),
                 log_manager.now_ms,
                 offsets_partitions or config.groups.offsets_topic_num_partitions,
             ),
@@ -221,9 +221,7 @@ class Broker:
             config.transactions,
             TransactionManager(
                 config.transactions,
-                ReplicatedTransactionLog(
-                    config.transactions, self.replication.data_plane, lambda: self.replica_manager
-                ),
+                ReplicatedTransactionLog(config.transactions, self.replication.data_plane),
                 log_manager.now_ms,
                 transaction_partitions or config.transactions.transaction_state_log_num_partitions,
                 config.request_timeout_ms,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.log import Appended, Origin
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
+from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.delayed import Produced
 from kce.wire import ErrorCode
 from kce.wire.record import RecordBatch
@@ -25,13 +25,10 @@ OnAppended: TypeAlias = Callable[[int, ErrorCode], None]
 class InternalTopicLog:
     """Partitions are named by number. ``load_buffer_size``: bytes that are read at once, more for a larger batch."""
 
-    def __init__(
-        self, topic: str, load_buffer_size: int, data_plane: DataPlane, hosted: Callable[[], HostedPartitions]
-    ) -> None:
+    def __init__(self, topic: str, load_buffer_size: int, data_plane: DataPlane) -> None:
         self._topic = topic
         self._load_buffer_size = load_buffer_size
         self._data_plane = data_plane
-        self._hosted = hosted
         self._names: dict[int, TopicPartition] = {}
 
     def _named(self, partition: int) -> TopicPartition:
@@ -41,7 +38,7 @@ class InternalTopicLog:
         return known
 
     def is_online(self, partition: int) -> bool:
-        hosted = self._hosted().partitions.get(self._named(partition))
+        hosted = self._data_plane.hosted.partitions.get(self._named(partition))
         return hosted is not None and hosted.log is not None
 
     def append_and_wait(

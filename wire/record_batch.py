@@ -129,8 +129,13 @@ def write_values(
         raise errors.EncodeError("a batch without records")
     records: list[bytes] = []
     for i, (key, value) in enumerate(values):
+        size = len(key) if value is None else len(key) + len(value)
         # no attributes, and the timestamp of the batch; no headers
-        body = b"".join((b"\0\0", varint(i), _sized(key), _sized(value), b"\0"))
+        if size < _MOST_SMALL and i < _MOST_SMALL and value is not None:  # as nearly always
+            sized = _SMALL[len(key) - _LEAST_SMALL], key, _SMALL[len(value) - _LEAST_SMALL], value
+            body = b"".join((b"\0\0", _SMALL[i - _LEAST_SMALL], *sized, b"\0"))
+        else:
+            body = b"".join((b"\0\0", varint(i), _sized(key), _sized(value), b"\0"))
         records += varint(len(body)), body
     attributes = codec | (_TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
     try:
@@ -265,8 +270,8 @@ def _int64(value: int) -> int:
 
 def varint(value: int) -> bytes:
     """Encode an int64. Raises EncodeError."""
-    if -64 <= value < 1024:
-        return _SMALL[value + 64]
+    if _LEAST_SMALL <= value < _MOST_SMALL:
+        return _SMALL[value - _LEAST_SMALL]
     if not -(2**63) <= value < 2**63:
         raise errors.EncodeError(f"{value} is not an int64")
     return _varint(value)
@@ -282,4 +287,5 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = tuple(_varint(value) for value in range(-64, 1024))
+_LEAST_SMALL, _MOST_SMALL = -64, 1024
+_SMALL = tuple(_varint(value) for value in range(_LEAST_SMALL, _MOST_SMALL))

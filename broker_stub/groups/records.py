@@ -54,6 +54,8 @@ class OffsetCommitValue(Struct):
     expire_timestamp: int = field(INT64, "1", default=NO_TIMESTAMP, ignorable=True)
 
 
+#: of a GroupMetadataKey: its version, and the length of the name that follows
+_GROUP_KEY: Final = struct.Struct(">hh")
 #: an OffsetCommitValue of version 3 without metadata: version, offset, leader epoch, length of the metadata, timestamp
 _PLAIN_VALUE: Final = struct.Struct(">hqihq")
 _PLAIN: Final = 3
@@ -115,6 +117,8 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def group_key(group: str) -> bytes:
     """Raises EncodeError."""
+    if group.isascii() and len(group) < 1 << 15:  # without the codec: each group has another
+        return _GROUP_KEY.pack(_GROUP, len(group)) + group.encode()
     return encode(GroupMetadataKey(group=group), _GROUP)
 
 

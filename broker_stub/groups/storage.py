@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.internal_log import InternalTopicLog, OnAppended
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
+from kce.broker_stub.replication.data_plane import DataPlane
 from kce.wire.record import RecordBatch
 
 
@@ -37,8 +37,8 @@ class OffsetsLog(Protocol):
 class ReplicatedOffsetsLog(InternalTopicLog):
     """On the logs of a broker, through its data plane."""
 
-    def __init__(self, config: GroupConfig, data_plane: DataPlane, hosted: Callable[[], HostedPartitions]) -> None:
-        super().__init__(GROUP_METADATA_TOPIC, config.offsets_load_buffer_size, data_plane, hosted)
+    def __init__(self, config: GroupConfig, data_plane: DataPlane) -> None:
+        super().__init__(GROUP_METADATA_TOPIC, config.offsets_load_buffer_size, data_plane)
         self._config = config
 
     def append(

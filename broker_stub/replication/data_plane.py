@@ -114,12 +114,12 @@ class DataPlane:
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     @cached_property
-    def _hosted(self) -> HostedPartitions:
+    def hosted(self) -> HostedPartitions:
         return self._find_hosted()
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Raises ApiException (rule B3.11)."""
-        hosted = self._hosted
+        hosted = self.hosted
         partition = hosted.partitions.get(topic_partition)
         if partition is not None:
             return partition
@@ -149,7 +149,7 @@ class DataPlane:
     def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
         woken = self.sessions.touched(topic_partition)
-        partition = self._hosted.partitions.get(topic_partition) if woken else None
+        partition = self.hosted.partitions.get(topic_partition) if woken else None
         if partition is not None:
             for session in woken:
                 partition.followers.was_idle_until(session.replica_id, session.last_used * 1000)
@@ -310,7 +310,7 @@ class DataPlane:
 
     def _new_logs(self, partitions: Iterable[TopicPartition]) -> list[Log]:
         """The logs that are led here and have no files yet."""
-        hosted = map(self._hosted.partitions.get, partitions)
+        hosted = map(self.hosted.partitions.get, partitions)
         led = [partition.log for partition in hosted if partition is not None and partition.is_leader]
         return [found for found in led if found is not None and not found.has_files]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from kce.broker_stub.internal_log import InternalTopicLog, OnAppended
 from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC
 from kce.broker_stub.partition import ALL
-from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
+from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.transaction_config import TransactionConfig
 from kce.wire.record import RecordBatch
 
@@ -29,14 +29,12 @@ class TransactionLog(Protocol):
 class ReplicatedTransactionLog(InternalTopicLog):
     """On the logs of a broker, through its data plane."""
 
-    def __init__(
-        self, config: TransactionConfig, data_plane: DataPlane, hosted: Callable[[], HostedPartitions]
-    ) -> None:
+    def __init__(self, config: TransactionConfig, data_plane: DataPlane) -> None:
         size = config.transaction_state_log_load_buffer_size
-        super().__init__(TRANSACTION_STATE_TOPIC, size, data_plane, hosted)
+        super().__init__(TRANSACTION_STATE_TOPIC, size, data_plane)
 
     def max_batch_bytes(self, partition: int) -> int | None:
-        hosted = self._hosted().partitions.get(self._named(partition))
+        hosted = self._data_plane.hosted.partitions.get(self._named(partition))
         return None if hosted is None or hosted.log is None else hosted.log.config.max_message_bytes
 
     def append(self, partition: int, records: bytes, timeout_ms: int, on_appended: OnAppended) -> None:

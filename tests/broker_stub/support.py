@@ -279,7 +279,7 @@ class Node:
             GroupManager(
                 groups,
                 self.config.inter_broker_protocol_version,
-                ReplicatedOffsetsLog(groups, self.replication.data_plane, lambda: self.replicas),
+                ReplicatedOffsetsLog(groups, self.replication.data_plane),
                 self.logs.now_ms,
                 groups.offsets_topic_num_partitions,
             ),
@@ -294,7 +294,7 @@ class Node:
             transactions,
             TransactionManager(
                 transactions,
-                ReplicatedTransactionLog(transactions, self.replication.data_plane, lambda: self.replicas),
+                ReplicatedTransactionLog(transactions, self.replication.data_plane),
                 self.logs.now_ms,
                 transactions.transaction_state_log_num_partitions,
                 self.config.request_timeout_ms,

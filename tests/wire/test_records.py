@@ -414,7 +414,7 @@ def test_record_sets_in_captures_round_trip(name: str) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-@pytest.mark.parametrize("count", [1, 2, 200])
+@pytest.mark.parametrize("count", [1, 2, 400])
 @pytest.mark.parametrize("is_transactional", [False, True])
 def test_values_are_written_as_their_records_are(count: int, codec: Codec, is_transactional: bool) -> None:
     values = {b"key-%d" % i: None if i % 5 == 4 else b"v" * i * 3 for i in range(count)}

@@ -349,7 +349,7 @@ async def test_load_group_and_offsets_with_corrupted_log(mock_clock: MockClock) 
     log = SimpleNamespace(log_start_offset=0, log_end_offset=10, read_bytes=lambda *_: b"")
     hosted: Any = SimpleNamespace(is_leader=True, log=log, leader_log=lambda: log)
     data_plane: Any = SimpleNamespace(partition=lambda partition: hosted)
-    h.manager._log = ReplicatedOffsetsLog(h.config, data_plane, lambda: data_plane)
+    h.manager._log = ReplicatedOffsetsLog(h.config, data_plane)
     await load(h)
     assert h.manager.groups == {}
 

@@ -50,6 +50,14 @@ def test_the_bytes_of_an_offset() -> None:  # rule G9.11
 
 def test_the_bytes_of_a_key_of_a_group() -> None:  # rule G9.2
     assert group_key("g") == bytes.fromhex("0002 0001 67")
+    assert group_key("\u00e9") == bytes.fromhex("0002 0002 C3A9")
+
+
+def test_names_of_groups_that_are_too_long() -> None:
+    for longest in ("g" * (2**15 - 1), "\u00e9" * (2**14 - 1)):
+        assert read_key(group_key(longest)) == GroupKey(longest)
+        with pytest.raises(EncodeError):
+            group_key(longest + longest[0])
 
 
 def test_text_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:

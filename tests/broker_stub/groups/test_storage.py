@@ -37,6 +37,10 @@ class Plane:
             respond({OFFSETS: self.results.pop(0)})
 
     @property
+    def hosted(self) -> Plane:
+        return self
+
+    @property
     def partitions(self) -> dict[TopicPartition, Any]:
         return {OFFSETS: self}
 
@@ -48,7 +52,7 @@ class Plane:
 
 
 def stored(plane: Any, **properties: str) -> ReplicatedOffsetsLog:
-    return ReplicatedOffsetsLog(settings(**properties), plane, lambda: plane)
+    return ReplicatedOffsetsLog(settings(**properties), plane)
 
 
 def test_an_append_waits_as_configured() -> None:  # rule G9.13

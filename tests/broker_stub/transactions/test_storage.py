@@ -29,10 +29,12 @@ def test_the_log_of_transactions() -> None:
     led = SimpleNamespace(log=seen, is_leader=True, leader_log=lambda: seen)
     hosted = {STATE[3]: led, STATE[4]: SimpleNamespace(log=None)}
     plane: Any = SimpleNamespace(
-        append=lambda *args, **more: appends.append((args[:3], more)), partition=hosted.__getitem__
+        append=lambda *args, **more: appends.append((args[:3], more)),
+        partition=hosted.__getitem__,
+        hosted=SimpleNamespace(partitions=hosted),
     )
     config = TransactionConfig.from_properties(Properties({"transaction.state.log.load.buffer.size": "4321"}))
-    stored = ReplicatedTransactionLog(config, plane, lambda: SimpleNamespace(partitions=hosted))  # type: ignore[arg-type, return-value]
+    stored = ReplicatedTransactionLog(config, plane)
     assert [stored.max_batch_bytes(number) for number in (3, 4, 5)] == [1234, None, None]
     stored.append(3, b"records", 77, lambda offset, code: None)
     assert appends == [(({STATE[3]: b"records"}, -1, 77), {"origin": Origin.COORDINATOR, "guards": {}})]
