@@ -11,6 +11,8 @@ from kce.wire.errors import EncodeError, LimitExceeded, SpeaksTls
 DEFAULT_MAX_FRAME_BYTES = 104_857_600
 
 _LENGTH = struct.Struct(">i")
+#: pieces of a frame below that size are put together: what waits for the rest of a frame takes little more memory
+_LARGE_PIECE = 4096
 _MAX_LENGTH = 2**31 - 1
 #: how alerts and handshakes begin: their type, and the version of TLS 1.0 to 1.3
 _TLS = frozenset(kind << 16 | version for kind in (0x15, 0x16) for version in (0x0301, 0x0302, 0x0303, 0x0304))
@@ -42,38 +44,49 @@ def frames(payloads: Sequence[bytes]) -> bytes:
 class FrameBuffer:
     """Splits a byte stream into frames.
 
-    Buffers only bytes that were received: a length that a peer announces allocates nothing. Data that begins with a
-    frame is not copied but for the frames themselves.
+    Buffers only bytes that were received: a length that a peer announces allocates nothing. Data are copied once, into
+    their frame.
     """
 
-    __slots__ = ("_buffer", "_start", "max_frame_bytes")
+    __slots__ = ("_buffer", "_more", "_more_bytes", "_start", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._buffer: bytes | bytearray = b""
+        self._buffer = b""
         self._start = 0
+        #: what follows the buffer, in which the next frame does not end
+        self._more: list[bytes | bytearray] = []
+        self._more_bytes = 0
 
     def __len__(self) -> int:
         """Buffered bytes."""
-        return len(self._buffer) - self._start
+        return len(self._buffer) - self._start + self._more_bytes
 
     def rest(self) -> bytes:
         """The bytes received and not yet handed out."""
-        return bytes(memoryview(self._buffer)[self._start :])
+        return b"".join((memoryview(self._buffer)[self._start :], *self._more))
 
     def clear(self) -> None:
         """Forget the bytes received."""
-        self._buffer, self._start = b"", 0
+        self._set(b"", 0)
+
+    def _set(self, buffer: bytes, start: int) -> None:
+        self._buffer, self._start = buffer, start
+        if self._more_bytes:
+            self._more, self._more_bytes = [], 0
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         if self._start == len(self._buffer):
             self._buffer, self._start = bytes(data), 0
-        elif isinstance(self._buffer, bytearray):
-            self._buffer += data
+            return
+        more, size = self._more, len(data)
+        if size >= _LARGE_PIECE:
+            more.append(bytes(data))
+        elif more and isinstance(more[-1], bytearray) and len(more[-1]) < _LARGE_PIECE:
+            more[-1] += data
         else:
-            rest = bytearray(memoryview(self._buffer)[self._start :])
-            rest += data
-            self._buffer, self._start = rest, 0
+            more.append(bytearray(data))
+        self._more_bytes += size
 
     def receive_frame(self, data: bytes | bytearray) -> bytes | None:
         """``receive_data``, then ``next_frame``. Raises LimitExceeded."""
@@ -90,10 +103,11 @@ class FrameBuffer:
 
         Raises LimitExceeded if the length is negative or above ``max_frame_bytes``; the stream cannot recover from it.
         """
-        start = self._start
-        if len(self._buffer) - start < 4:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer, start)
+        if len(self._buffer) - self._start < 4:
+            if len(self) < 4:
+                return None
+            self._set(self.rest(), 0)
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
         if length < 0 or length > self.max_frame_bytes:
             said = f"frame length {length} is outside 0..{self.max_frame_bytes}"
             if length >> 8 in _TLS:
@@ -103,21 +117,30 @@ class FrameBuffer:
 
     def next_frame(self) -> bytes | None:
         """The next complete frame without its length, or None if more bytes are needed. Raises LimitExceeded."""
-        buffer = self._buffer
-        if self._start == len(buffer):
+        if self._start == len(self._buffer):
             return None
         length = self.announced_bytes()
         if length is None:
             return None
-        begin = self._start + 4
+        buffer, begin = self._buffer, self._start + 4
         end = begin + length
-        if end > len(buffer):
+        if end < len(buffer):
+            self._start = end
+            return buffer[begin:end]
+        more = self._more
+        left = len(buffer) + self._more_bytes - end
+        if left < 0:
             return None
-        self._start = end
-        payload = buffer[begin:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[begin:end])
-        if end == len(buffer):
-            self._buffer, self._start = b"", 0
-        elif end > 65536 and isinstance(buffer, bytearray):
-            del buffer[:end]
-            self._start = 0
+        if not left:
+            payload = b"".join((memoryview(buffer)[begin:], *more)) if more else buffer[begin:]
+            self._set(b"", 0)
+        elif left < len(more[-1]):  # as always, if frames are taken once they are there
+            *whole, last = more
+            cut = len(last) - left
+            payload = b"".join((memoryview(buffer)[begin:], *whole, memoryview(last)[:cut]))
+            self._set(bytes(last), cut)
+        else:
+            rest = self.rest()
+            payload = rest[4 : 4 + length]
+            self._set(rest, 4 + length)
         return payload

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,44 @@ def test_frames_are_independent_of_chunking(payloads: list[bytes], cuts: list[in
             seen.append(got)
     assert seen == payloads
     assert len(buffer) == 0
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 3, 4091, 4092, 4096, 9000]), max_size=6),
+    pieces=st.lists(st.tuples(st.sampled_from([1, 3, 4, 4095, 4096, 5000, 20_000]), st.booleans()), min_size=1),
+)
+def test_large_frames_in_any_pieces(sizes: list[int], pieces: list[tuple[int, bool]]) -> None:
+    """``pieces``: and whether the frames are taken after that one."""
+    payloads = [bytes([1 + i]) * size for i, size in enumerate(sizes)]
+    stream = b"".join(wire.frame(p) for p in payloads)
+    buffer, seen, at, turn = wire.FrameBuffer(), [], 0, 0
+    while at < len(stream):
+        size, takes = pieces[turn % len(pieces)]
+        buffer.receive_data(memoryview(stream)[at : at + size])
+        at, turn = at + size, turn + 1
+        left = stream[sum(len(p) + 4 for p in seen) : at]
+        assert (len(buffer), buffer.rest()) == (len(left), left)
+        while takes and (got := buffer.next_frame()) is not None:
+            seen.append(got)
+    while (got := buffer.next_frame()) is not None:
+        seen.append(got)
+    assert seen == payloads
+    assert len(buffer) == 0
+
+
+def test_a_frame_that_comes_byte_by_byte_takes_little_more_memory() -> None:
+    buffer = wire.FrameBuffer()
+    frame = wire.frame(bytes(100_000))
+    tracemalloc.start()
+    try:
+        for i in range(len(frame) - 1):
+            buffer.receive_data(frame[i : i + 1])
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 150_000
+    buffer.receive_data(b"\0")
+    assert buffer.next_frame() == bytes(100_000)
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, wire.DEFAULT_MAX_FRAME_BYTES + 1])
