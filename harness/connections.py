@@ -19,6 +19,8 @@ from kce.harness.world.tls_failures import tls_failure
 from kce.wire.transport import ConnectionLost
 
 _CHUNK_BYTES = 65536
+#: that are read at once to complete a frame
+_MOST_CHUNKS = 16
 #: a copy costs less than another system call, packet and wake-up of the peer
 _COPIED_BYTES = 16384
 _BUSY_S = 0.001
@@ -227,12 +229,16 @@ class Link:
         """The next frame, if the bytes that have come complete it. Raises trio.BrokenResourceError."""
         assert self._parts_stream is not None
         self._has_input = False
-        data = self._parts_stream.receive_nowait(_CHUNK_BYTES)
-        if not data:
-            self._ends = data is not None
-            return None
-        self.last_received = self._clock()
-        return self._buffer.receive_frame(data)
+        for _ in range(_MOST_CHUNKS):
+            data = self._parts_stream.receive_nowait(_CHUNK_BYTES)
+            if not data:
+                self._ends = data is not None
+                return None
+            self.last_received = self._clock()
+            frame = self._buffer.receive_frame(data)
+            if frame is not None or len(data) < _CHUNK_BYTES:
+                return frame
+        return None
 
     @property
     def has_ended(self) -> bool:

@@ -174,6 +174,26 @@ async def test_the_end_is_known_once_all_was_received(is_reset: bool) -> None:
     assert link.has_ended
 
 
+async def test_a_frame_of_several_chunks_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeLinks(RealWorld(), Links(), 1)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        link = await node.dial(*listener.socket.getsockname(), to=7, listener="DATA")
+    stream = wire.frame(bytes(150_000)) + wire.frame(b"next")
+    asked: list[int] = []
+
+    def receive_nowait(max_bytes: int) -> bytes:
+        begin = sum(asked)
+        asked.append(max_bytes)
+        return stream[begin : begin + max_bytes]
+
+    monkeypatch.setattr(link._parts_stream, "receive_nowait", receive_nowait)
+    link._has_input = True
+    assert [link.receive_nowait(), link.receive_nowait(), link.receive_nowait()] == [bytes(150_000), b"next", None]
+    assert len(asked) == 3
+    await link.aclose()
+
+
 async def test_closing_cannot_be_cancelled() -> None:
     _, stream = memory_stream_pair()
     address = ("127.0.0.1", 1)
