@@ -2,7 +2,7 @@
 
 acceptor         one per listener: accepts connections and assigns them to processors
 processor        one per network thread: connections, parsing, the response queue
-connection       one per client: reads, is muted, has requests handled, writes
+connection       one per client: reads, is muted, has requests handled, writes (`incoming`, `outgoing`)
 request          the Request that handlers use, and its response
 request_channel  the queue of requests and the handlers of a plane
 turns            keeps the data plane from starving the control plane

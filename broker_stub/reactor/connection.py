@@ -15,18 +15,17 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from kce import wire
 from kce.broker_stub.ports import Link
-from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated, Owner
-from kce.broker_stub.reactor.outgoing import Outgoing, Phase
-from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, Sharing, describe
-from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
+from kce.broker_stub.reactor.authentication import Authentication, NotAuthenticated
+from kce.broker_stub.reactor.incoming import BadRequest, ConnectionOwner, Incoming, bad_request
+from kce.broker_stub.reactor.outgoing import Phase
+from kce.broker_stub.reactor.request import ConnectionContext, Request
 from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
-from kce.garbage import let_go
 
 log = logging.getLogger(__name__)
 
@@ -46,55 +45,23 @@ class Rest(enum.Enum):
     LONG_REQUEST = enum.auto()  # the frame is one
 
 
-class BadRequest(Exception):
-    """The text says what is wrong."""
-
-
-def _bad_request(error: wire.DecodeError) -> BadRequest:
-    let_go(error)
-    return BadRequest(describe(error))
-
-
-class ConnectionOwner(Sender, Owner, Protocol):
-    """The processor of a connection."""
-
-    apis: Apis
-    channel: RequestChannel
-    turns: Turns
-    #: rule B1.22
-    is_blocked: bool
-
-    def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
-        """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
-
-    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
-        """Parse a long request. Raises wire.DecodeError."""
-
-    async def unblocked(self) -> None:
-        """Wait while the processor is blocked (rule B1.22)."""
-
-
-class Connection(Outgoing):
+class Connection(Incoming):
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_authentication", "_failure", "_frame", "_held", "_in_handler", "_muted_until", "_owner", "_parked",
-        "_pipelines", "_rest", "_scope", "_waits_for_input", "client_software_name", "client_software_version",
-        "context",
+        "_authentication", "_failure", "_in_handler", "_muted_until", "_parked", "_pipelines", "_rest", "_scope",
+        "_waits_for_input", "client_software_name", "client_software_version", "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
-        super().__init__(link, owner.metrics)
+        super().__init__(link, owner)
         self.context = context
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
-        self._owner = owner
         #: of a listener that is not PLAINTEXT
         self._authentication = None if owner.security.is_plaintext else Authentication(link, owner, self)
         self._scope = trio.CancelScope()
         self._in_handler = False
-        #: bytes of their frames that are not given back yet
-        self._held = 0
         #: while a request is parked, unless ``_waits_for_input``; set when a response to one is there
         self._parked: trio.Event | None = None
         #: a request is parked, and its response leaves without this task, which waits for the next request
@@ -102,8 +69,6 @@ class Connection(Outgoing):
         #: the client sends a request before it has the response to the one before
         self._pipelines = False
         self._muted_until = -math.inf
-        #: of the next request
-        self._frame: bytes | None = None
         #: left for the task
         self._rest = Rest.NOTHING
         #: to be raised in the task
@@ -285,7 +250,7 @@ class Connection(Outgoing):
                 try:
                     request = owner.parse(self, frame, now)
                 except wire.DecodeError as e:
-                    raise _bad_request(e) from None
+                    raise bad_request(e) from None
                 except wire.TooManyElements:
                     return Rest.LONG_REQUEST
                 self._begin(request)
@@ -327,44 +292,6 @@ class Connection(Outgoing):
             await self._wait_for_responses()
             self._take_responses()
 
-    def _begin(self, request: Request) -> None:
-        """The request that was parsed from the frame is in progress."""
-        self._frame = None
-        self._held += request.size
-        self._in_progress.append(request)
-
-    def _handle_at_once(self, request: Request, now: float) -> bool:
-        """Handle the request, with those that share its work and arrived with it, if it need not wait for a handler."""
-        owner = self._owner
-        channel, sharing = owner.channel, owner.apis.sharing
-        if channel.free <= 0:
-            return False
-        shares = sharing.get(request.context.header.api_key)
-        if shares is not None and shares.may(request.message):
-            self._read_ahead(request, shares, now)
-            if len(self._in_progress) > 1:
-                with shares.together():
-                    for each in self._in_progress:
-                        channel.begin(each)  # none of them waits in its handler
-                return True
-        return channel.begin(request)
-
-    def _read_ahead(self, first: Request, shares: Sharing, now: float) -> None:
-        """Begin the requests that arrived after the ``first`` and share its work. What follows is the next frame."""
-        size = first.size
-        while size < shares.most_bytes and (frame := self._link.receive_nowait()) is not None:
-            self._frame = frame
-            if int.from_bytes(frame[:2], "big") != first.context.header.api_key:
-                return
-            try:
-                request = self._owner.parse(self, frame, now)
-            except (wire.DecodeError, wire.TooManyElements):  # raised again when it is its turn
-                return
-            if not shares.may(request.message):
-                return
-            self._begin(request)
-            size += len(frame)
-
     def _is_expired(self, authentication: Authentication, now: float) -> bool:
         """Whether a request comes too late (rule B9.25)."""
         if not authentication.has_expired(now):
@@ -390,7 +317,7 @@ class Connection(Outgoing):
             try:
                 request = await self._owner.parse_in_turns(self, self._frame, trio.current_time())
             except wire.DecodeError as e:
-                raise _bad_request(e) from None
+                raise bad_request(e) from None
             self._begin(request)
             if self._owner.channel.free <= 0 or not self._owner.channel.begin(request):
                 await self._handle(request)
@@ -432,21 +359,6 @@ class Connection(Outgoing):
         if self._link.is_unsent:
             await self._link.flush()
         await self._owner.unblocked()
-
-    def _drop_frame(self) -> None:
-        """The frame is not handled."""
-        if self._frame is not None:
-            self._give_back(len(self._frame))
-            self._frame = None
-
-    def _drop_frames(self) -> None:
-        """The handler is done with the requests in progress, and so with their frames (rule B1.25)."""
-        self._give_back(self._held)
-        self._held = 0
-
-    def _give_back(self, count: int) -> None:
-        if self._owner.memory is not None:
-            self._owner.memory.give_back(count)
 
     def expire(self, now: float, max_idle_seconds: float) -> float:
         """Close the connection if it was idle for that long. Returns the earliest time when it may expire.

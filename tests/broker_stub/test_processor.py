@@ -1,7 +1,7 @@
 """One processor with connections in memory, which can prove that nothing happens (rules B1.16-B1.24, B1.53).
 
-Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py, broker_stub/reactor/outgoing.py,
-broker_stub/reactor/request.py, broker_stub/reactor/request_channel.py.
+Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py, broker_stub/reactor/incoming.py,
+broker_stub/reactor/outgoing.py, broker_stub/reactor/request.py, broker_stub/reactor/request_channel.py.
 """
 
 from __future__ import annotations
