@@ -10,6 +10,7 @@ from kce.broker_stub.handlers.base import Handler, Services, after_steps, with_s
 from kce.broker_stub.handlers.long_answers import respond_by_topic
 from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.replication.deletion import delete_records
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.wire import (
     DeleteRecordsPartitionResult,
@@ -29,7 +30,8 @@ _Result: TypeAlias = tuple[int, ErrorCode]
 def handle(request: Request, message: DeleteRecordsRequest, services: Services) -> Awaitable[None] | None:
     def delete(checked: tuple[dict[TopicPartition, int], dict[TopicPartition, _Result]]) -> None:
         offsets, refused = checked
-        services.data_plane.delete_records(
+        delete_records(
+            services.data_plane,
             offsets,
             message.timeout_ms,
             lambda results: respond_by_topic(

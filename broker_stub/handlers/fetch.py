@@ -21,12 +21,12 @@ from kce.broker_stub.handlers.fetch_responses import (
 )
 from kce.broker_stub.quotas.client_quotas import client
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.replication.data_plane import Asked, isolation_of
+from kce.broker_stub.replication.data_plane import Asked
 from kce.broker_stub.replication.delayed import SessionWait
 from kce.broker_stub.replication.fetch_session import FINAL_EPOCH, NO_SESSION, Key, Requested, Wanted
 from kce.broker_stub.replication.fetch_sessions import FetchContext
 from kce.broker_stub.replication.read_replica import Consumer
-from kce.broker_stub.replication.reading import FUTURE_LOCAL_REPLICA, FetchParams, PartitionFetch, Read
+from kce.broker_stub.replication.reading import FUTURE_LOCAL_REPLICA, FetchParams, PartitionFetch, Read, isolation_of
 from kce.broker_stub.security.operations import Operation, ResourceType
 from kce.garbage import no_collection
 from kce.wire import (

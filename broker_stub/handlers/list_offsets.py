@@ -24,8 +24,7 @@ from kce.broker_stub.log.lookup import (
 )
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.replication.data_plane import isolation_of
-from kce.broker_stub.replication.reading import CONSUMER, DEBUGGING_CONSUMER
+from kce.broker_stub.replication.reading import CONSUMER, DEBUGGING_CONSUMER, isolation_of
 from kce.broker_stub.security.operations import Operation
 from kce.wire import (
     ErrorCode,

@@ -18,14 +18,13 @@ import trio
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.followers import Follower
-from kce.broker_stub.log import Isolation, Log, OffsetMetadata, Origin
+from kce.broker_stub.log import Log, OffsetMetadata, Origin
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
-from kce.broker_stub.purgatory import Purgatory, Timer
+from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
 from kce.broker_stub.replication.delayed import (
-    DelayedDeleteRecords,
     DelayedFetch,
     DelayedProduce,
     Produced,
@@ -111,7 +110,7 @@ class DataPlane:
         #: how often logs got what readers wait for
         self.changes = 0
         self.stats = BrokerTopicStats()
-        self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
+        self.delete_purgatory: Purgatory[TopicPartition, DelayedOperation] = Purgatory(timer, purge_interval=1)
 
     @cached_property
     def hosted(self) -> HostedPartitions:
@@ -144,7 +143,7 @@ class DataPlane:
             if self._advance(partition):
                 self.high_watermark_moved(partition.topic_partition, sessions)
             else:
-                self._check_fetches(partition.topic_partition, sessions)
+                self.check_fetches(partition.topic_partition, sessions)
 
     def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
@@ -155,14 +154,15 @@ class DataPlane:
                 partition.followers.was_idle_until(session.replica_id, session.last_used * 1000)
         return woken
 
-    def _check_fetches(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
+    def check_fetches(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
+        """Its high watermark or its start has moved, or it has more records, or another role."""
         if self.fetch_purgatory.delayed:
             self.fetch_purgatory.check_and_complete(topic_partition)
         for session in (*woken, *self._wake(topic_partition)):
             self.fetch_purgatory.check_and_complete(session.id)
 
     def high_watermark_moved(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
-        self._check_fetches(topic_partition, woken)
+        self.check_fetches(topic_partition, woken)
         if self.produce_purgatory.delayed:
             self.produce_purgatory.check_and_complete(topic_partition)
         if self.delete_purgatory.delayed:
@@ -177,7 +177,7 @@ class DataPlane:
         """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
         self.changes += 1
         self._advance(partition)
-        self._check_fetches(partition.topic_partition)
+        self.check_fetches(partition.topic_partition)
         self.produce_purgatory.check_and_complete(partition.topic_partition)
 
     def _advance(self, partition: Partition) -> bool:
@@ -424,42 +424,6 @@ class DataPlane:
         if end.offset != known_end and self._advance(partition):
             self.high_watermark_moved(partition.topic_partition)
 
-    # delete records
-
-    def delete_records(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        timeout_ms: int,
-        respond: Callable[[Mapping[TopicPartition, tuple[int, ErrorCode]]], None],
-    ) -> None:
-        """Move the starts of logs; ``respond`` gets low watermark and code of each (rules B6.20, B2.24)."""
-        results: dict[TopicPartition, tuple[int, ErrorCode]] = {}
-        wanted: dict[TopicPartition, tuple[int, int]] = {}
-        for topic_partition, offset in offsets.items():
-            try:
-                wanted[topic_partition] = self._delete_before(topic_partition, offset)
-            except ApiException as e:
-                results[topic_partition] = -1, e.code
-        operation = DelayedDeleteRecords(self, wanted, results, timeout_ms, respond)
-        if wanted:
-            self.delete_purgatory.try_complete_or_watch(operation, wanted)
-        else:
-            operation.force_complete()
-
-    def _delete_before(self, topic_partition: TopicPartition, offset: int) -> tuple[int, int]:
-        """The offset that the low watermark must reach, and what it is. Raises ApiException."""
-        partition = self.partition(topic_partition)
-        found = partition.leader_log()
-        if not found.config.is_delete:
-            raise Refused(ErrorCode.POLICY_VIOLATION)
-        if offset == -1:
-            offset = found.high_watermark
-        if offset < 0:
-            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if found.increment_log_start_offset(offset):
-            self._check_fetches(topic_partition)
-        return offset, self.low_watermark(partition)
-
     def low_watermark(self, partition: Partition) -> int:
         """Rule B2.24. Raises ApiException."""
         start, future = partition.leader_log().log_start_offset, self._future_log(partition.topic_partition)
@@ -479,12 +443,3 @@ class Asked(NamedTuple):
 
 def _code(result: Produced) -> ErrorCode:
     return result.code if isinstance(result, ApiException) else ErrorCode.NONE
-
-
-def isolation_of(isolation_level: int, *, is_consumer: bool) -> Isolation:
-    """Rule B4.1. Raises Refused for an unknown level."""
-    if isolation_level not in (0, 1):
-        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown isolation level {isolation_level}")
-    if not is_consumer:
-        return Isolation.LOG_END
-    return Isolation.COMMITTED if isolation_level == 1 else Isolation.HIGH_WATERMARK

@@ -29,9 +29,6 @@ class Plane(Protocol):
 
     def waits_also_for(self, operation: DelayedFetch, topic_partition: TopicPartition) -> None: ...
 
-    def low_watermark(self, partition: Partition) -> int:
-        """Raises ApiException."""
-
 
 class SessionWait(NamedTuple):
     """``more`` takes the partitions that are not idle any more, and says whether all of them can be read."""
@@ -160,44 +157,3 @@ class DelayedFetch(DelayedOperation):
     def on_complete(self) -> None:
         self._add_touched()
         self._respond(self._plane.read(self._params, self._fetches, record_progress=False))
-
-
-class DelayedDeleteRecords(DelayedOperation):
-    """Waits until every live replica has moved the start of its log (rules B2.24 to B2.26)."""
-
-    __slots__ = ("_plane", "_respond", "_results", "_wanted")
-
-    def __init__(
-        self,
-        plane: Plane,
-        wanted: Mapping[TopicPartition, tuple[int, int]],
-        results: dict[TopicPartition, tuple[int, ErrorCode]],
-        timeout_ms: int,
-        respond: Callable[[Mapping[TopicPartition, tuple[int, ErrorCode]]], None],
-    ) -> None:
-        """``wanted``: the offset that the low watermark must reach, and what it was when that was asked for."""
-        super().__init__(timeout_ms)
-        self._plane = plane
-        self._wanted = dict(wanted)
-        self._results = results
-        self._respond = respond
-
-    def try_complete(self) -> bool:
-        for topic_partition, (offset, _) in list(self._wanted.items()):
-            try:
-                low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
-            except ApiException as e:
-                self._settle(topic_partition, -1, e.code)
-            else:
-                if low_watermark >= offset:
-                    self._settle(topic_partition, low_watermark, ErrorCode.NONE)
-        return not self._wanted and self.force_complete()
-
-    def _settle(self, topic_partition: TopicPartition, low_watermark: int, code: ErrorCode) -> None:
-        del self._wanted[topic_partition]
-        self._results[topic_partition] = low_watermark, code
-
-    def on_complete(self) -> None:
-        for topic_partition, (_, low_watermark) in list(self._wanted.items()):
-            self._settle(topic_partition, low_watermark, ErrorCode.REQUEST_TIMED_OUT)
-        self._respond(self._results)

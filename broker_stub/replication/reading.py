@@ -146,3 +146,12 @@ def _diverging_epoch(log: Log, fetch: PartitionFetch) -> EpochEnd | None:
     if end.epoch == UNDEFINED or fetch.offset < log.log_start_offset:
         raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
     return end if end.epoch < fetch.last_fetched_epoch or end.end_offset < fetch.offset else None
+
+
+def isolation_of(isolation_level: int, *, is_consumer: bool) -> Isolation:
+    """Rule B4.1. Raises Refused for an unknown level."""
+    if isolation_level not in (0, 1):
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown isolation level {isolation_level}")
+    if not is_consumer:
+        return Isolation.LOG_END
+    return Isolation.COMMITTED if isolation_level == 1 else Isolation.HIGH_WATERMARK

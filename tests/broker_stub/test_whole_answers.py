@@ -21,8 +21,8 @@ from kce.broker_stub.handlers import fetch, list_offsets, produce
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.reactor.request import Action
-from kce.broker_stub.replication.data_plane import isolation_of
 from kce.broker_stub.replication.fetch_session import Wanted
+from kce.broker_stub.replication.reading import isolation_of
 from kce.wire import Codec, ErrorCode
 from kce.wire.vocabulary import TopicPartition, topic_name_problem
 from tests.broker_stub.log.support import produced
