@@ -72,7 +72,8 @@ class Purgatory(Generic[K, O]):
     def __init__(self, timer: Timer, *, purge_interval: int = PURGE_INTERVAL) -> None:
         self._timer = timer
         self._purge_interval = purge_interval
-        self._watchers: dict[K, dict[O, None]] = {}
+        #: by key, what `check_and_complete` looks at
+        self.watchers: dict[K, dict[O, None]] = {}
         #: operations that wait for their timeout
         self.delayed = 0
         #: the same, and those that were completed since the last purge
@@ -81,7 +82,7 @@ class Purgatory(Generic[K, O]):
     @property
     def watched(self) -> int:
         """An operation under three keys counts three times; a completed one until it is purged (rule B2.9)."""
-        return sum(map(len, self._watchers.values()))
+        return sum(map(len, self.watchers.values()))
 
     def try_complete_or_watch(self, operation: O, keys: Iterable[K]) -> bool:
         """Whether it is completed. At least one key (rule B2.2)."""
@@ -103,9 +104,9 @@ class Purgatory(Generic[K, O]):
         watched = list(keys)
         assert watched, "an operation without keys is never checked"
         for key in watched:
-            watchers = self._watchers.get(key)
+            watchers = self.watchers.get(key)
             if watchers is None:
-                self._watchers[key] = {operation: None}
+                self.watchers[key] = {operation: None}
             else:
                 watchers[operation] = None
 
@@ -126,7 +127,7 @@ class Purgatory(Generic[K, O]):
 
     def check_and_complete(self, key: K) -> int:
         """Complete the operations under ``key`` whose condition is met now, the oldest first; how many (rule B2.3)."""
-        watchers = self._watchers.get(key)
+        watchers = self.watchers.get(key)
         if watchers is None:
             return 0
         completed = 0
@@ -136,13 +137,13 @@ class Purgatory(Generic[K, O]):
             elif operation.try_complete():
                 watchers.pop(operation, None)
                 completed += 1
-        if not watchers and self._watchers.get(key) is watchers:
-            del self._watchers[key]
+        if not watchers and self.watchers.get(key) is watchers:
+            del self.watchers[key]
         return completed
 
     def cancel_for_key(self, key: K) -> list[O]:
         """Remove the operations under ``key`` without completing them (rule B2.8)."""
-        cancelled = [operation for operation in self._watchers.pop(key, {}) if not operation.is_completed]
+        cancelled = [operation for operation in self.watchers.pop(key, {}) if not operation.is_completed]
         for operation in cancelled:
             operation.cancel()
         return cancelled
@@ -150,9 +151,9 @@ class Purgatory(Generic[K, O]):
     def _purge(self) -> None:
         """Remove what was completed through another key, or by its timeout (rule B2.4)."""
         self._estimated = self.delayed
-        for key, watchers in list(self._watchers.items()):
+        for key, watchers in list(self.watchers.items()):
             left = {operation: None for operation in watchers if not operation.is_completed}
             if left:
-                self._watchers[key] = left
+                self.watchers[key] = left
             else:
-                del self._watchers[key]
+                del self.watchers[key]

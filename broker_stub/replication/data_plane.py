@@ -156,16 +156,16 @@ class DataPlane:
 
     def check_fetches(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
         """Its high watermark or its start has moved, or it has more records, or another role."""
-        if self.fetch_purgatory.delayed:
+        if topic_partition in self.fetch_purgatory.watchers:
             self.fetch_purgatory.check_and_complete(topic_partition)
         for session in (*woken, *self._wake(topic_partition)):
             self.fetch_purgatory.check_and_complete(session.id)
 
     def high_watermark_moved(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
         self.check_fetches(topic_partition, woken)
-        if self.produce_purgatory.delayed:
+        if topic_partition in self.produce_purgatory.watchers:
             self.produce_purgatory.check_and_complete(topic_partition)
-        if self.delete_purgatory.delayed:
+        if topic_partition in self.delete_purgatory.watchers:
             self.delete_purgatory.check_and_complete(topic_partition)
 
     def isr_changed(self, partition: Partition) -> None:

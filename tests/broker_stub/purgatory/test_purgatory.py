@@ -76,7 +76,7 @@ async def test_request_satisfaction(purgatory: Purgatory[str, Operation]) -> Non
         operation.completable = True
         assert [purgatory.check_and_complete(name) for _ in range(2)] == [1, 0]
         assert operation.ends == ["completed"]
-    assert (purgatory.watched, purgatory.delayed, purgatory._watchers) == (0, 0, {})
+    assert (purgatory.watched, purgatory.delayed, purgatory.watchers) == (0, 0, {})
 
 
 @kafka("DO-4")
@@ -216,7 +216,7 @@ async def test_a_completion_may_check_the_same_key(purgatory: Purgatory[str, Ope
         assert not purgatory.try_complete_or_watch(operation, ["key"])
     first.completable = True
     assert purgatory.check_and_complete("key") == 1
-    assert (second.ends, purgatory._watchers, purgatory.delayed) == (["completed"], {}, 0)
+    assert (second.ends, purgatory.watchers, purgatory.delayed) == (["completed"], {}, 0)
 
 
 async def test_a_completion_may_let_another_wait_under_the_key(purgatory: Purgatory[str, Operation]) -> None:
@@ -233,7 +233,7 @@ async def test_a_completion_may_let_another_wait_under_the_key(purgatory: Purgat
     assert [purgatory.check_and_complete("key") for _ in range(2)] == [1, 0]
     second.completable = True
     assert [purgatory.check_and_complete("key") for _ in range(2)] == [1, 0]
-    assert (second.is_completed, purgatory.delayed, list(purgatory._watchers)) == (True, 1, ["other"])
+    assert (second.is_completed, purgatory.delayed, list(purgatory.watchers)) == (True, 1, ["other"])
 
 
 @pytest.fixture
