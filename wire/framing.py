@@ -20,7 +20,8 @@ _TLS = frozenset(kind << 16 | version for kind in (0x15, 0x16) for version in (0
 
 def frame(payload: bytes) -> bytes:
     """Prefix ``payload`` with its four-byte length. Raises EncodeError if the length does not fit an int32."""
-    return frame_prefix(len(payload)) + payload
+    size = len(payload)
+    return (_LENGTH.pack(size) if size <= _MAX_LENGTH else frame_prefix(size)) + payload
 
 
 def frame_prefix(length: int) -> bytes:
@@ -34,7 +35,7 @@ def frame_prefix(length: int) -> bytes:
 def frames(payloads: Sequence[bytes]) -> bytes:
     """Several payloads, each with its length before it. Raises EncodeError."""
     if len(payloads) == 1:
-        return frame_prefix(len(payloads[0])) + payloads[0]
+        return frame(payloads[0])
     pieces: list[bytes] = []
     for payload in payloads:
         pieces += frame_prefix(len(payload)), payload

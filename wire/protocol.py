@@ -6,6 +6,7 @@ a peer. A decoder consumes the whole frame or raises.
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 from typing import Final, NamedTuple
@@ -46,14 +47,15 @@ def decode_request(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Header,
     and tagged fields together announce more elements than ``max_elements``.
     """
     usual = _usual.get(frame[:4])
-    if usual is not None and len(frame) < _LARGE_BYTES:
+    if usual is not None:
         api_key, api_version, has_tags, decode = usual
         try:
             correlation_id, length = _ID_AND_LENGTH.unpack_from(frame, 4)
             at = 10 + length
             if length >= 0 and not (has_tags and frame[at]):
                 client_id = frame[10:at].decode()
-                message, end = decode(frame, at + has_tags, max_elements)
+                decoded = decode if len(frame) < _LARGE_BYTES else _large(decode)
+                message, end = decoded(frame, at + has_tags, max_elements)
                 if end == len(frame):
                     return _new(Header, (api_key, api_version, correlation_id, client_id)), message
         except REFUSALS:  # explained below
@@ -271,12 +273,8 @@ def _read_body(
 ) -> Message:
     cls = _class_of(known, direction)
     try:
-        codec = codec_for(cls, version, version in known.flexible)
-        if len(frame) < _LARGE_BYTES:
-            message, end = codec.decode(frame, at, max_elements)
-        else:
-            with no_collection():
-                message, end = codec.decode(frame, at, max_elements)
+        decode = codec_for(cls, version, version in known.flexible).decode
+        message, end = (decode if len(frame) < _LARGE_BYTES else _large(decode))(frame, at, max_elements)
     except REFUSALS:
         if len(frame) > _EXPLAINED_BYTES:
             raise _damaged(cls, version) from None
@@ -295,6 +293,12 @@ def _check_end(cls: type[Message], version: int, message: Message, end: int, fra
         trailing = errors.TrailingBytes(text)
         trailing.message, trailing.left_over = message, frame[end:]
         raise trailing
+
+
+@functools.cache
+def _large(decode: Decode) -> Decode:
+    """``decode`` without garbage collection."""
+    return no_collection()(decode)
 
 
 #: frames of at least this size are decoded without garbage collection

@@ -45,6 +45,8 @@ _MOST_UNCOUNTED: Final = 1000
 
 _FETCH: Final = wire.FetchRequest.__api_key__
 _ADD_PARTITIONS_TO_TXN: Final = wire.AddPartitionsToTxnRequest.__api_key__
+#: APIs whose requests are of different kinds
+OF_KINDS: Final = frozenset((_FETCH, _ADD_PARTITIONS_TO_TXN))
 
 
 class Sender(Protocol):
@@ -172,17 +174,18 @@ class RequestMetrics:
         """
         key = header.api_key
         if key == _FETCH:
-            self._add("FetchFollower" if _is_of_follower(message) else "FetchConsumer", header, sender, stamps, {})
+            self.count("FetchFollower" if _is_of_follower(message) else "FetchConsumer", header, sender, stamps, {})
         elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
-            self._add("AddPartitionsToTxnVerification", header, sender, stamps, {})
+            self.count("AddPartitionsToTxnVerification", header, sender, stamps, {})
             if errors:
                 self._of(key).count_errors((errors,))
             return
-        self._add(key, header, sender, stamps, errors)
+        self.count(key, header, sender, stamps, errors)
 
-    def _add(
+    def count(
         self, kind: int | str, header: wire.Header, sender: Sender, stamps: Stamps, errors: Mapping[int, int]
     ) -> None:
+        """`add` to that kind alone."""
         key, version, _, _ = header
         requests = self._uncounted[kind]
         requests.append((version, stamps, errors))

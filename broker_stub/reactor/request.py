@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import trio
 
 from kce import wire
-from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.metrics import OF_KINDS, RequestMetrics
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.security import ANONYMOUS, KafkaPrincipal
 from kce.pauses import Paced
@@ -180,7 +180,7 @@ class Request:
     """One request in progress. A second response is a bug of the caller and raises RuntimeError."""
 
     __slots__ = (
-        "_answered_at", "_apis", "_arrived_at", "_charged", "_clock", "_dequeued_at", "_errors", "_responder", "action",
+        "_answered_at", "_apis", "_arrived_at", "_charged", "_dequeued_at", "_errors", "_responder", "action", "clock",
         "connection", "context", "handled_at", "is_exempt", "message", "payload", "size", "throttle_ms", "waits",
     )  # fmt: skip
 
@@ -214,8 +214,8 @@ class Request:
         self._apis = apis
         self._errors: Mapping[int, int] = _NO_ERRORS
         self._arrived_at = self._dequeued_at = self._answered_at = now
-        self._clock = clock
-        #: when the handler returned
+        self.clock = clock
+        #: when the handler returned, with or without a response
         self.handled_at = math.inf
 
     def __repr__(self) -> str:
@@ -371,7 +371,7 @@ class Request:
         if self.action is not None:
             raise RuntimeError(f"{self!r} is answered already")
         self.action, self.payload = action, payload
-        self._answered_at = self._clock()
+        self._answered_at = self.clock()
         self._responder.send_response(self)
 
     def release(self) -> None:
@@ -393,10 +393,6 @@ class Request:
         """A handler took the request out of the queue."""
         self._dequeued_at = trio.current_time()
 
-    def handled(self) -> None:
-        """The handler returned, with or without a response."""
-        self.handled_at = self._clock()
-
     def record(self, all_metrics: RequestMetrics, dequeued_at: float, sent_at: float) -> None:
         """Count the finished request, whose response left the response queue at ``dequeued_at``, and drop that."""
         self.payload = b""
@@ -404,7 +400,11 @@ class Request:
             self._arrived_at, self._dequeued_at, self.handled_at, self._answered_at, dequeued_at, sent_at,
             self.throttle_ms,
         )  # fmt: skip
-        all_metrics.add(self.context.header, self.connection, self.message, stamps, self._errors)
+        header = self.context.header
+        if header.api_key in OF_KINDS:
+            all_metrics.add(header, self.connection, self.message, stamps, self._errors)
+        else:
+            all_metrics.count(header.api_key, header, self.connection, stamps, self._errors)
 
 
 def describe(error: wire.DecodeError) -> str:

@@ -84,7 +84,7 @@ class RequestChannel:
                     await request.waits
                 except Exception as e:  # noqa: BLE001 - logged there
                     await self._failed_in_turns(request, e)
-                request.handled()
+                request.handled_at = request.clock()
             finally:
                 self._release_handler()
         finally:
@@ -103,7 +103,7 @@ class RequestChannel:
         if waits is not None:
             request.waits = waits
             return False
-        request.handled()
+        request.handled_at = request.clock()
         return True
 
     def _failed(self, request: Request, error: Exception) -> None:  # rules B1.31, B1.41

@@ -243,7 +243,7 @@ async def test_a_parked_request_is_charged_for_its_handler_only(autojump_clock: 
     node.quotas.changed("clients", "<default>", {"request_percentage": "1"})
     request, _ = node.request(wire.MetadataRequest(topics=()), 9)
     autojump_clock.jump(0.05)
-    request.handled()
+    request.handled_at = request.clock()
     autojump_clock.jump(3600)
     request.respond(wire.MetadataResponse())
     assert (request.throttle_ms, measured(node.quotas.request, node)) == (0, pytest.approx(5))
