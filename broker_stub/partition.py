@@ -194,7 +194,9 @@ class Partition:
         guard: VerificationGuard | None = EXEMPT,
     ) -> Appended:
         """Rules B3.12, B3.13, B3.16 to B3.21, T10.15. Raises ApiException."""
-        log = self.leader_log()
+        log = self.log if self.is_leader else None
+        if log is None:
+            log = self.leader_log()
         if acks == ALL and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self.min_isr:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -71,9 +71,16 @@ class BatchHeader(NamedTuple):
     base_sequence: int
     record_count: int
 
-    def placed(self, base_offset: int, leader_epoch: int) -> BatchHeader:
-        """The header at another offset, of another epoch. ``_replace`` takes four times as long."""
-        return _new(BatchHeader, (base_offset, self.length, leader_epoch, *self[3:]))
+    def placed(
+        self, batch: memoryview, base_offset: int, leader_epoch: int
+    ) -> tuple[BatchHeader, tuple[bytes, memoryview]]:
+        """The header of a batch of magic 2 at another offset, of another epoch, and that batch in two parts.
+
+        Its CRC covers neither (rule B3.31).
+        """
+        length = self.length
+        header = _new(BatchHeader, (base_offset, length, leader_epoch, *self[3:]))  # faster than `_replace`
+        return header, (_HEAD.pack(base_offset, length, leader_epoch), batch[_HEAD.size :])
 
     @property
     def size(self) -> int:
@@ -255,12 +262,6 @@ def _alike(data: bytes, at: int) -> tuple[int, int]:
         bytes_of_lengths = data[begin : begin + _MOST_ALIKE * size : size]
         count = min(count, len(bytes_of_lengths) - len(bytes_of_lengths.lstrip(data[begin : begin + 1])))
     return count, size
-
-
-def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
-    """A batch of magic 2 with offset and leader epoch, in two parts; its CRC covers neither (rule B3.31)."""
-    (length,) = _LENGTH.unpack_from(batch, 8)
-    return _HEAD.pack(base_offset, length, leader_epoch), batch[_HEAD.size :]
 
 
 def stamped(batch: memoryview, header: BatchHeader, log_append_time: int | None) -> bytes:

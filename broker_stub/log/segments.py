@@ -102,12 +102,14 @@ class RestingLog(Protocol):
 class Segments:
     """``end``: the next offset, and where the next batch goes. At least one segment. Raises OSError everywhere."""
 
-    __slots__ = ("_context", "_folder", "_last_append", "_segments", "end")
+    __slots__ = ("_context", "_folder", "_last_append", "_segments", "active", "end")
 
     def __init__(self, context: LogContext, folder: str, segments: Iterable[Segment], end_offset: int) -> None:
         self._context = context
         self._folder = folder
         self._segments = tuple(segments)
+        #: the last one
+        self.active = self._segments[-1]
         self._set_end(end_offset)
 
     def __iter__(self) -> Iterator[Segment]:
@@ -123,10 +125,6 @@ class Segments:
 
     def __getitem__(self, index: int) -> Segment:
         return self._segments[index]
-
-    @property
-    def active(self) -> Segment:
-        return self._segments[-1]
 
     @property
     def size(self) -> int:
@@ -153,7 +151,7 @@ class Segments:
 
     def append(self, last_offset: int, max_timestamp: int, offset_of_max: int, parts: tuple[Buffer, ...]) -> None:
         began = self.end
-        self._segments[-1].append(last_offset, max_timestamp, offset_of_max, parts)
+        self.active.append(last_offset, max_timestamp, offset_of_max, parts)
         self._appended(began, last_offset, parts)
 
     def append_all(self, batches: Sequence[BatchHeader], data: Buffer) -> None:
@@ -163,13 +161,14 @@ class Segments:
         self._appended(began, batches[-1].last_offset, (data,))
 
     def _appended(self, began: OffsetMetadata, last_offset: int, parts: tuple[Buffer, ...]) -> None:
-        self._set_end(last_offset + 1)
+        active = self.active
+        end = self.end = OffsetMetadata(last_offset + 1, active.base_offset, active.size)
         self._last_append = began
-        is_small = self.end.position - began.position < MAX_RECENT_BYTES
-        self._context.recent = Recent(self.end, parts) if is_small else NOTHING_RECENT
+        is_small = end.position - began.position < MAX_RECENT_BYTES
+        self._context.recent = Recent(end, parts) if is_small else NOTHING_RECENT
 
     def _set_end(self, offset: int) -> None:
-        active = self._segments[-1]
+        active = self.active
         #: what followers that are in sync read next, or the end of the log
         self._last_append = self.end = OffsetMetadata(offset, active.base_offset, active.size)
 
@@ -190,7 +189,8 @@ class Segments:
             kept = kept[:-1]  # an empty one: the log ends where it begins
         else:
             self.active.complete()
-        self._segments = (*kept, self._create(base_offset, config))
+        self.active = self._create(base_offset, config)
+        self._segments = (*kept, self.active)
         self._set_end(self.end.offset)
         return self.active
 
@@ -198,6 +198,7 @@ class Segments:
         """Remove what is at that offset and beyond; the segments that are no longer part of the log."""
         kept = max(1, self._floor(offset) + 1)
         removed, self._segments = self._segments[kept:], self._segments[:kept]
+        self.active = self._segments[-1]
         self.active.truncate_to(offset, now_ms=self._context.now_ms())
         self._set_end(offset)
         return removed
@@ -206,7 +207,8 @@ class Segments:
         """Be empty, from that offset on; the segments that were removed, whose files are marked already."""
         removed = self._segments
         self.delete_files(removed, config)
-        self._segments = (self._create(offset, config),)
+        self.active = self._create(offset, config)
+        self._segments = (self.active,)
         self._set_end(offset)
         return removed
 

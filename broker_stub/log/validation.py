@@ -29,7 +29,6 @@ from kce.wire.batch_header import (
     check_crc,
     count_records,
     is_one_batch,
-    placed,
     read_header,
     read_headers,
     stamped,
@@ -113,8 +112,7 @@ def placed_batch(records: Buffer, base_offset: int, leader_epoch: int, config: L
     )
     if not is_as_it_is:
         return None
-    header = header.placed(base_offset, leader_epoch)
-    parts = placed(memoryview(records), base_offset, leader_epoch)
+    header, parts = header.placed(memoryview(records), base_offset, leader_epoch)
     return Assigned(parts, header, len(records), base_offset + header.last_offset_delta)
 
 
@@ -210,9 +208,9 @@ def _in_place(
         stamped_header = read_header(data)
         assert stamped_header is not None
         header = stamped_header
-    header = header.placed(base_offset, leader_epoch)
+    header, parts = header.placed(data, base_offset, leader_epoch)
     return Assigned(
-        placed(data, base_offset, leader_epoch), header, len(data), base_offset + header.last_offset_delta,
+        parts, header, len(data), base_offset + header.last_offset_delta,
         now_ms if is_stamped else NO_TIMESTAMP,
     )  # fmt: skip
 
