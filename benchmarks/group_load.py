@@ -22,6 +22,8 @@ from kce import wire
 from kce.wire import ErrorCode
 
 SESSION_MS: Final = 30_000
+#: whose members send heartbeats all the time: a pause is nothing that a server could shorten
+_SMALL_GROUP: Final = 10
 REBALANCE_MS: Final = 60_000
 TOPIC: Final = "transactions"
 LIMIT_S: Final = 60.0
@@ -152,8 +154,8 @@ class Member:
         )
 
     async def _until_others_come_or_go(self) -> None:
-        """Heartbeats, the next as soon as the last is answered, but for large groups not more than some at a time."""
-        pause = 0.0005 * self._group.size
+        """Heartbeats, the next as soon as the last is answered; in large groups after a pause."""
+        pause = 0.0005 * self._group.size if self._group.size > _SMALL_GROUP else 0
         while True:
             answer = await self._connection.ask(
                 wire.HeartbeatRequest(group_id=self._group.name, generation_id=self._generation, member_id=self._id),
