@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,13 +57,12 @@ class Sender(Protocol):
     client_software_version: str
 
 
-def _times(
-    arrived: float, dequeued: float, handled: float, answered: float, taken: float, sent: float, muted_ms: float
-) -> Times:
-    if handled > answered:  # a response from within the handler has no remote time
-        handled = answered
-    parked = answered - handled
-    return dequeued - arrived, handled - dequeued, parked, taken - answered, sent - taken, muted_ms / 1000
+def _columns(stamps: Iterable[Stamps]) -> tuple[list[float], ...]:
+    """The `Times` of requests, by column: that takes a fraction of making each."""
+    arrived, dequeued, returned, answered, taken, sent, muted_ms = zip(*stamps, strict=True)
+    handled = list(map(min, returned, answered))  # a response from within the handler has no remote time
+    pairs = (dequeued, arrived), (handled, dequeued), (answered, handled), (taken, answered), (sent, taken)
+    return *(list(map(operator.sub, end, begin)) for end, begin in pairs), [ms / 1000 for ms in muted_ms]
 
 
 @dataclass(slots=True)
@@ -90,17 +90,17 @@ class ApiMetrics:
     def add(self, requests: Sequence[Finished]) -> None:
         """More requests."""
         versions, stamps, responses = zip(*requests, strict=True)
-        times = [_times(*each) for each in stamps]
-        self.requests += len(times)
+        columns = _columns(stamps)
+        self.requests += len(versions)
         self.versions.update(versions)
-        queued, handled, parked, responded, sent, throttled = map(sum, zip(*times, strict=True))
+        queued, handled, parked, responded, sent, throttled = map(sum, columns)
         self.request_queue_time += queued
         self.local_time += handled
         self.remote_time += parked
         self.response_queue_time += responded
         self.response_send_time += sent
         self.throttle_time += throttled
-        self.latest.extend(times)
+        self.latest.extend(zip(*columns, strict=True))
         self.count_errors(responses)
 
     def add_deprecated(self, version: int, sender: Sender) -> None:
