@@ -95,8 +95,9 @@ def _handle(request: Request, message: FetchRequest, services: Services) -> Step
         requested.append(one)
         if not i & STEP_MASK:
             yield
-    session = fetching.session.id if fetching.session is not None and fetching.has_idle else None
-    plane.fetch(*_asked(request, message, replica_id, fetching, requested, session, services))
+    session = fetching.session
+    session_id = session.id if session is not None and session.idle else None
+    plane.fetch(*_asked(request, message, replica_id, fetching, requested, session_id, services))
 
 
 def _asked(
@@ -310,7 +311,7 @@ def _maybe_throttled(
     try:
         return FetchResponse(throttle_time_ms=ms, session_id=fetching.throttled())
     except Refused as e:
-        return FetchResponse(throttle_time_ms=ms, error_code=e.code, session_id=_session_id(fetching))
+        return FetchResponse(throttle_time_ms=ms, error_code=e.code, session_id=fetching.session_id)
 
 
 def _answer(
@@ -321,11 +322,11 @@ def _answer(
     *,
     is_consumer: bool,
 ) -> None:
-    session_id, context = _session_id(fetching), request.context
     told = finish(_told(fetching, answers, services, is_consumer=is_consumer))
     if isinstance(told, FetchResponse):
         request.respond(told)
         return
+    session_id, context = fetching.session_id, request.context
     payload = None if request.is_timed else response_of_one_topic(session_id, told, context)
     if payload is None:
         request.respond(full_response(session_id, told, context, services, is_consumer=is_consumer))
@@ -364,26 +365,20 @@ def _response(
     *,
     is_consumer: bool,
 ) -> Steps[FetchResponse]:
-    session_id = _session_id(fetching)
     told = yield from _told(fetching, answers, services, is_consumer=is_consumer)
     if isinstance(told, FetchResponse):
         return told
-    return (yield from response_in_steps(session_id, told, context, services, is_consumer=is_consumer))
-
-
-def _session_id(fetching: FetchContext) -> int:
-    return NO_SESSION if fetching.session is None else fetching.session.id
+    return (yield from response_in_steps(fetching.session_id, told, context, services, is_consumer=is_consumer))
 
 
 def _told(
     fetching: FetchContext, answers: Sequence[tuple[Requested, Read]], services: Services, *, is_consumer: bool
 ) -> Steps[Sequence[tuple[Requested, Read]] | FetchResponse]:
     """What the response has, whose bytes are counted; or one that refuses a session that has gone on meanwhile."""
-    session_id = _session_id(fetching)
     try:
         told = yield from fetching.answered(answers)
     except Refused as e:
-        return FetchResponse(error_code=e.code, session_id=session_id)
+        return FetchResponse(error_code=e.code, session_id=fetching.session_id)
     stats = services.data_plane.stats
     for i, (one, read) in enumerate(told, 1):
         size = len(read.records)

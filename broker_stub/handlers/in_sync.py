@@ -184,7 +184,7 @@ class InSyncFetch(DelayedFetch):
         """Be what `fetch` had made of the request."""
         self._is_special = True
         ask, services, session = self._ask, self._services, self._session_used
-        fetching = FetchContext(services.data_plane.sessions, session, (), is_full=False, epoch=self._epoch)
+        fetching = FetchContext(services.data_plane.sessions, session, epoch=self._epoch)
         fetch = PartitionFetch(
             self._partition.topic_partition, ask.topic_id, ask.offset, ask.partition_max_bytes, ask.log_start_offset,
             ask.leader_epoch, ask.last_fetched_epoch,

@@ -8,7 +8,7 @@ read at least every `RECHECK_S`.
     sessions = FetchSessions(slots, random, now)
     context = finish(sessions.context(...))     # what a request asks for; or raises Refused
     context.wanted()                            # its partitions that must be read
-    finish(context.answered(reads))             # those to answer with
+    finish(context.answered(reads))             # those to answer with; a new session is made now
 
 A session may have very many partitions: what is done for each of them is done in steps.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.replication.fetch_session import (
@@ -44,35 +44,43 @@ EVICTION_S: Final = 120.0
 RECHECK_S: Final = 30.0
 
 
+class Newcomer(NamedTuple):
+    """Whose fetch asks for a session."""
+
+    replica_id: int
+    uses_topic_ids: bool
+    isolation_level: int
+
+
 class FetchContext:
-    """What one request asks for. ``session`` is None without one."""
+    """What one request asks for. ``session`` is None without one, and of a ``newcomer`` until the answer."""
 
     def __init__(
         self,
         sessions: FetchSessions,
         session: FetchSession | None,
-        wanted: Iterable[Wanted],
+        wanted: Iterable[Wanted] = (),
         *,
-        is_full: bool,
+        newcomer: Newcomer | None = None,
         epoch: int | None = None,
     ) -> None:
         """``epoch``: of the session once it has the request, if that is some time ago."""
         self.session = session
-        self.is_full = is_full
+        self._newcomer = newcomer
         self._sessions = sessions
         self._wanted = wanted
         self._epoch = epoch or (UNKNOWN if session is None else session.epoch)
         self._touched: set[TopicPartition] | None = None
 
     @property
-    def has_idle(self) -> bool:
-        """Whether there are partitions that may be touched while the request waits."""
-        return self.session is not None and not self.is_full and bool(self.session.idle)
+    def session_id(self) -> int:
+        """As the response has it, if that was ``answered``."""
+        return NO_SESSION if self.session is None else self.session.id
 
     def wanted(self) -> list[Wanted]:
         """The partitions that must be read; idle ones are left out."""
         session = self.session
-        if session is None or self.is_full:
+        if session is None:
             return list(self._wanted)
         return [cached.wanted for cached in session.in_turn()]
 
@@ -85,7 +93,7 @@ class FetchContext:
     def touched(self, requested: Iterable[Requested]) -> list[Wanted]:
         """The partitions that something has happened to since they were idle, and that are not ``requested``."""
         session = self.session
-        if session is None or self.is_full or not (keys := self._sessions.take_touched(session)):
+        if session is None or not (keys := self._sessions.take_touched(session)):
             return []
         known = {one.wanted.key for one in requested}
         return [session.partitions[key].wanted for key in keys if key not in known and key in session.partitions]
@@ -95,7 +103,7 @@ class FetchContext:
 
         What happens to one of them until ``ends_answer`` is noticed: it is not idle then.
         """
-        if self.session is not None:
+        if self.session is not None or self._newcomer is not None:
             self._touched = self._sessions.begin_answer()
 
     def ends_answer(self) -> None:
@@ -105,7 +113,7 @@ class FetchContext:
     def told(self, answers: Sequence[tuple[Requested, Read]]) -> Steps[list[tuple[Requested, Read]]]:
         """What the response would have."""
         session = self.session
-        if session is None or self.is_full:
+        if session is None:
             return list(answers)
         told = []
         for i, (requested, read) in enumerate(answers, 1):
@@ -117,28 +125,26 @@ class FetchContext:
         return told
 
     def throttled(self) -> int:
-        """The session of a response without partitions: a new one is not kept (rule B4.32). Raises Refused."""
-        session = self.session
-        if session is None:
-            return NO_SESSION
-        if self.is_full:
-            self._sessions.remove(session.id)
-            return NO_SESSION
-        self._check_epoch(session)
-        return session.id
+        """The session of a response without partitions: a new one is not made (rule B4.32). Raises Refused."""
+        if self.session is not None:
+            self._check_epoch(self.session)
+        return self.session_id
 
     def _check_epoch(self, session: FetchSession) -> None:
         """Raises Refused (rule B4.31)."""
         if session.epoch != self._epoch:
             raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-    def answered(self, answers: Sequence[tuple[Requested, Read]]) -> Steps[list[tuple[Requested, Read]]]:
+    def answered(self, answers: Sequence[tuple[Requested, Read]]) -> Steps[Sequence[tuple[Requested, Read]]]:
         """What the response has. Raises Refused (rule B4.31)."""
+        if self._newcomer is not None:
+            touched = () if self._touched is None else self._touched
+            self.session = yield from self._sessions.new_session(self._newcomer, answers, touched)
+            return answers
         session = self.session
         if session is None:
-            return list(answers)
-        if not self.is_full:
-            self._check_epoch(session)
+            return answers
+        self._check_epoch(session)
         told = []
         for i, (requested, read) in enumerate(answers, 1):
             if self._is_told(session, requested, read):
@@ -153,8 +159,8 @@ class FetchContext:
         cached = session.partitions.get(key)
         if cached is None:
             return False
-        is_told = cached.answered(read) or self.is_full
-        if read.records or self.is_full:  # rules B4.26, B4.30
+        is_told = cached.answered(read)
+        if read.records:  # rule B4.30
             session.read_last(cached)
         if read.is_idle(requested.fetch.offset) and not (self._touched and partition in self._touched):
             self._sessions.rests(session, key, partition)
@@ -204,12 +210,9 @@ class FetchSessions:
         """Raises Refused: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.remove(session_id)
-            session = None
-            if epoch == INITIAL_EPOCH:
-                session = yield from self._new_session(replica_id, wanted, uses_topic_ids)
-                if session is not None:
-                    session.isolation_level = isolation_level
-            return FetchContext(self, session, wanted, is_full=True)
+            is_new = epoch == INITIAL_EPOCH
+            newcomer = Newcomer(replica_id, uses_topic_ids, isolation_level) if is_new else None
+            return FetchContext(self, None, wanted, newcomer=newcomer)
         known = self._sessions.get(session_id)
         if known is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -221,12 +224,12 @@ class FetchSessions:
         yield from self._update(known, wanted, forgotten)
         if not known.partitions:
             self.remove(session_id)
-            return FetchContext(self, None, wanted, is_full=True)
+            return FetchContext(self, None, wanted)
         yield from self._used(known)
         if known.isolation_level != isolation_level:  # who sees more has not all there is (rule B4.1)
             known.isolation_level = isolation_level
             yield from self._wake_each(known)
-        return FetchContext(self, known, (), is_full=False)
+        return FetchContext(self, known)
 
     def in_step(self, session_id: int, epoch: int, replica_id: int, key: Key, now: float) -> FetchSession | None:
         """A follower's session, if that is its next epoch and all but that partition are idle, and need no look."""
@@ -279,23 +282,43 @@ class FetchSessions:
             return False
         return len(session.awake) > SHORT or self._now() - session.checked_at >= RECHECK_S
 
-    def _new_session(
-        self, replica_id: int, wanted: Sequence[Wanted], uses_topic_ids: bool
+    def new_session(
+        self, newcomer: Newcomer, answers: Sequence[tuple[Requested, Read]], touched: Collection[TopicPartition]
     ) -> Steps[FetchSession | None]:
-        """None if there is no room (rules B4.25, B4.34)."""
-        now = self._now()
-        session = FetchSession(NO_SESSION, replica_id, uses_topic_ids, now)
-        for i, one in enumerate(wanted, 1):
-            session.want(one.key, one)
+        """Make a session of its first response; None if there is no room (rules B4.25, B4.26, B4.34).
+
+        ``touched``: what is not idle, by the time that it is looked at.
+        """
+        session = FetchSession(NO_SESSION, newcomer.replica_id, newcomer.uses_topic_ids, self._now())
+        session.isolation_level = newcomer.isolation_level
+        idle: list[tuple[Key, TopicPartition]] = []
+        for i, (requested, read) in enumerate(answers, 1):
+            key, partition = requested.wanted.key, requested.fetch.partition
+            session.want(key, Wanted(partition.topic, *requested.wanted[1:]))
+            session.partitions[key].answered(read)
+            if read.is_idle(requested.fetch.offset):
+                idle.append((key, partition))
             if not i & STEP_MASK:
                 yield
-        if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, len(session.partitions), now):
+        if not self._enter(session):
             return None
+        for i, (key, partition) in enumerate(idle, 1):
+            if partition not in touched:
+                self.rests(session, key, partition)
+            if not i & STEP_MASK:
+                yield
+        return session
+
+    def _enter(self, session: FetchSession) -> bool:
+        """Give it a place and an id, if there is room."""
+        is_follower, size = session.replica_id >= 0, len(session.partitions)
+        if len(self._sessions) >= self._slots and not self._evict(is_follower, size, session.created_at):
+            return False
         session.id = self._random.randrange(1, MAX_EPOCH)
         while session.id in self._sessions:
             session.id = self._random.randrange(1, MAX_EPOCH)
         self._sessions[session.id] = session
-        return session
+        return True
 
     def _evict(self, is_follower: bool, size: int, now: float) -> bool:
         """Make room for a session of so many partitions; whether there is (rule B4.34)."""

@@ -54,8 +54,13 @@ class Sessions(FetchSessions):
     def create(self, ms: int, size: int, *, follower: bool = False) -> int:
         """The id of a new session with so many partitions; 0 if there is no room."""
         self.ms = ms
-        context = self.full([wanted(i) for i in range(size)], replica_id=1 if follower else -1)
-        return 0 if context.session is None else context.session.id
+        return self.new([wanted(i) for i in range(size)], replica_id=1 if follower else -1).session_id
+
+    def new(self, partitions: list[Wanted], replica_id: int = -1) -> FetchContext:
+        """A full fetch, and its answer."""
+        context = self.full(partitions, replica_id=replica_id)
+        answers(context, **{f"p{one.partition}": Read() for one in partitions})
+        return context
 
     def touch(self, ms: int, session_id: int) -> None:
         self.ms = ms
@@ -128,6 +133,42 @@ def test_a_newcomer_of_the_same_size_is_refused_and_followers_stay_longest() -> 
     sessions.create(0, 10)
     assert sessions.create(1, 3) == 0
     assert sessions.create(1, 3, follower=True) > 0
+
+
+def test_a_session_is_made_by_its_first_response() -> None:
+    """Rules B4.25, B4.26, B4.32: while the fetch waits, others have the place; a throttled one takes none."""
+    sessions = Sessions(1, eviction_ms=100)
+    waits, throttled = sessions.full([wanted(0)]), sessions.full([wanted(0)])
+    assert (len(sessions), waits.session_id) == (0, 0)
+    first = sessions.create(50, 1)
+    assert first > 0
+    assert (answers(waits, p0=Read()), waits.session_id) == ([0], 0)
+    follower = sessions.full([wanted(0)], replica_id=2)
+    assert (throttled.throttled(), follower.throttled(), sessions.evictions) == (0, 0, 0)
+    assert sessions.get(first) is not None
+    sessions.ms = 70
+    assert (answers(follower, p0=Read()), sessions.evictions) == ([0], 1)
+    assert follower.session is not None
+    assert (sessions.get(first), follower.session.created_at) == (None, 0.07)
+
+
+def test_what_is_touched_while_a_first_response_is_made_is_not_idle() -> None:
+    sessions, many = Sessions(), [wanted(i) for i in range(2 * SHORT)]
+    context = sessions.full(many)
+    context.begins_answer()
+    reads = [
+        (Requested(one, PartitionFetch(TopicPartition("foo", one.partition), FOO, 0, 100), None), Read(bound=0))
+        for one in many
+    ]
+    making = context.answered(reads)
+    next(making)
+    assert len(sessions) == 0  # its place is taken when all is there
+    sessions.touched(TopicPartition("foo", 1))
+    finish(making)
+    context.ends_answer()
+    assert context.session is not None
+    assert list(context.session.awake) == [wanted(1).key]
+    assert sessions.touched(TopicPartition("foo", 2)) == [context.session]
 
 
 def test_a_session_is_old_once_it_is_used_late() -> None:  # rule B4.34
@@ -205,9 +246,9 @@ def test_what_an_incremental_response_has() -> None:
     """Rule B4.29."""
     sessions = Sessions()
     context = sessions.full([wanted(0)])
-    assert context.session is not None
     read = Read(high_watermark=5, log_start_offset=1)
     assert answers(context, p0=read) == [0]
+    assert context.session is not None
     known = [
         (read, False),
         (read._replace(high_watermark=6), True),
@@ -233,9 +274,7 @@ def test_errors_of_sessions() -> None:
         return error.value.code
 
     assert refused(7, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    context = sessions.full([wanted(0)])
-    assert context.session is not None
-    session_id = context.session.id
+    session_id = sessions.create(0, 1)
     assert refused(session_id, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert refused(session_id, 1, ids=False) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     overtaken = sessions.incremental(session_id, 1)
@@ -251,9 +290,8 @@ def test_errors_of_sessions() -> None:
 def test_partitions_are_added_replaced_and_forgotten() -> None:
     """Rule B4.28."""
     sessions = Sessions()
-    context = sessions.full([wanted(0), wanted(1)])
-    assert context.session is not None
-    context = sessions.incremental(context.session.id, 1, [wanted(1, offset=8), wanted(2)], [wanted(0).key])
+    context = sessions.new([wanted(0), wanted(1)])
+    context = sessions.incremental(context.session_id, 1, [wanted(1, offset=8), wanted(2)], [wanted(0).key])
     assert [(one.partition, one.offset) for one in context.wanted()] == [(1, 8), (2, 0)]
 
 
@@ -555,18 +593,18 @@ def test_a_new_session_tells_of_everything() -> None:
 
 def test_a_partition_that_is_forgotten_meanwhile_is_not_told_of() -> None:
     sessions = Sessions()
-    context = sessions.full([wanted(0), wanted(1)])
+    context = sessions.incremental(sessions.create(0, 2), 1)
     session = context.session
     assert session is not None
     del session.partitions[wanted(0).key]
-    assert answers(context, p1=Read()) == [1]
+    assert answers(context, p1=Read(high_watermark=1)) == [1]
     known = Requested(wanted(0), PartitionFetch(TopicPartition("foo", 0), FOO, 0, 100), None)
     assert finish(context.answered([(known, Read())])) == []
 
 
 def test_nothing_is_kept_of_a_removed_session() -> None:
     sessions = Sessions()
-    context = sessions.full([wanted(0)])
+    context = sessions.new([wanted(0)])
     assert context.session is not None
     sessions.rests(context.session, wanted(0).key, A0)
     sessions._touched[context.session.id] = {wanted(0).key: None}
@@ -617,6 +655,17 @@ async def test_a_consumer_that_waits_learns_of_records_once_they_are_replicated(
 def test_broker_0_is_a_follower() -> None:
     """Whose sessions stay longest (rule B4.34)."""
     assert FetchSession(9, 0, True, 0.0).rank > FetchSession(9, -1, True, 0.0).rank
+
+
+async def test_a_fetch_that_waits_has_no_session_yet(autojump_clock: MockClock) -> None:  # rule B4.25
+    async with a_node(max_incremental_fetch_session_cache_slots="1") as node, trio.open_nursery() as nursery:
+        await node.lead()
+        waiting = Fetcher(node, 12, max_wait_ms=1000)
+        nursery.start_soon(waiting.fetch, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await Fetcher(node, 12).fetch(0)).session_id > 0
+        await trio.sleep(2)
+        assert (waiting.epoch, waiting.session_id) == (1, 0)
 
 
 async def test_a_broker_without_room_for_sessions_makes_none() -> None:  # rule B4.25
