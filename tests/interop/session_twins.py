@@ -4,7 +4,8 @@
 
 Sessions of consumers and of a follower, by name and by id, are begun, go on with their next epoch or a wrong one, get
 and lose partitions, and end; meanwhile records are written, in transactions too, and deleted, and a topic comes and
-goes. Limits of bytes, also of those that are waited for, are such that not everything fits.
+goes. Limits of bytes, also of those that are waited for, are such that not everything fits. First, one place for a
+session is left, and fetches wait that ask for one.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _BY_ID: Final = 13
 _FULL, _LAST = 0, -1
 _TRANSACTION: Final = "tx"
 _TRANSACTIONAL: Final = ("s1", 0)
+#: by default, of Kafka's shards together, each of which is given a session in turn
+_PLACES: Final = 1000
 #: differences, after which many follow
 _ENOUGH: Final = 5
 #: after that a Fetch waits for records, and that long
@@ -329,6 +332,44 @@ async def _answers(both: Sequence[SessionTwin], step: Step, during: Callable[[],
     return [answers[twin.name] for twin in both]
 
 
+def _asking(session_id: int, epoch: int, replica_id: int = _CONSUMER, max_wait_ms: int = 0) -> wire.FetchRequest:
+    """A Fetch of an empty partition, which waits that long."""
+    topic = wire.FetchTopic(topic="f1", partitions=(wire.FetchPartition(partition=0, partition_max_bytes=1),))
+    return wire.FetchRequest(
+        replica_id=replica_id, session_id=session_id, session_epoch=epoch, max_wait_ms=max_wait_ms, min_bytes=1,
+        topics=(topic,),
+    )  # fmt: skip
+
+
+async def _last_place(twin: SessionTwin, waits_as: int) -> list[tuple[int, bool]]:
+    """Who gets the last place for a session: the error and whether there is one, of a Fetch that waits, and of others.
+
+    The first of the others comes meanwhile. The next ones come when both are answered.
+    """
+    made: list[int] = []
+    results: list[tuple[int, bool]] = []
+
+    async def ask(asking: SessionTwin, request: wire.FetchRequest) -> None:
+        answer = await asking.ask(request, 12)
+        assert isinstance(answer, wire.FetchResponse)
+        results.append((answer.error_code, answer.session_id > 0))
+        made.append(answer.session_id)
+
+    for _ in range(_PLACES - 1):
+        await ask(twin, _asking(0, _FULL))
+    results.clear()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, twin, _asking(0, _FULL, waits_as, _WAIT_MS))
+        await trio.sleep(_PARKED_S)
+        await ask(twin.writing, _asking(0, _FULL))
+        await ask(twin.writing, _asking(made[-1], _FULL + 1))
+    await ask(twin, _asking(0, _FULL))
+    found = list(results)
+    for session_id in set(made):
+        await ask(twin, _asking(session_id, _LAST))
+    return found
+
+
 async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
     """A report on each request whose answers differ."""
     reports: list[str] = []
@@ -339,6 +380,10 @@ async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
             opening = wire.InitProducerIdRequest(transactional_id=_TRANSACTION, transaction_timeout_ms=900_000)
             await twin.answer(Step(4, lambda _, opening=opening: opening))
             await _settled(twin, has_fleeting=False, is_open=False)
+        for waits_as in (_CONSUMER, _FOLLOWER):
+            places = [await _last_place(twin, waits_as) for twin in both]
+            if found := list(differences(*places)):
+                reports.append(f"the last place for a session, of {waits_as}\n    " + "\n    ".join(found))
         script = Script(Random(seed), int(time.time() * 1000))
         for number in range(steps):
             step = script.next()
