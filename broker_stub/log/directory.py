@@ -55,6 +55,8 @@ class LogDirectory(LogContext):
         self.recent = NOTHING_RECENT
         self.is_offline = False
         self.had_clean_shutdown = False
+        #: those in use here, and the future ones
+        self.log_count = 0
         #: a log was truncated since the recovery points were written
         self.has_cut_log = False
         self._now_ms = now_ms

@@ -78,6 +78,7 @@ class FutureLogs:
             made.assign_topic_id(topic_id)
         self._preferred.pop(partition, None)
         self.logs[partition] = made
+        directory.log_count += 1
         made.make_files()  # so that a broker that starts again goes on
 
     def check_name(self, partition: TopicPartition) -> None:
@@ -101,9 +102,13 @@ class FutureLogs:
             self.delete(found)
 
     def delete(self, found: Log) -> None:
-        """Its folder gets another name at once, and is deleted later (rule B6.18). Raises KafkaStorageError."""
+        """Its folder, if there is one, gets another name at once, and is deleted later (rule B6.18).
+
+        Raises KafkaStorageError.
+        """
         directory = found.context
         assert isinstance(directory, LogDirectory)
+        directory.log_count -= 1
         if found.has_files:
             found.move(f"{directory.path}/{self._name(found.partition, 'delete')}")
             directory.delete_later([found.folder], directory.delete_delay_ms)

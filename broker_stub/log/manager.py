@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from random import Random
 
 import trio
@@ -170,6 +171,7 @@ class LogManager:
                     "The next start recovers it: what is behind the damage is cut off"
                 ) from e
             loaded.set_high_watermark(high_watermarks.get(partition, 0))  # rule B5.31
+            directory.log_count += 1
             if found.kind:
                 self.future.loaded(loaded)
             else:
@@ -223,7 +225,7 @@ class LogManager:
         return found
 
     def _create(self, partition: TopicPartition) -> Log:
-        """In the directory that was chosen for it, or else the one with the fewest logs that can take it.
+        """In the directory that was chosen for it, or else that with the fewest logs, of those that can take it.
 
         Among several its files are made at once: they alone tell a broker that starts without one of the directories
         that the log was in another.
@@ -232,7 +234,7 @@ class LogManager:
         while online := self.online:
             directory = chosen
             if directory is None:
-                directory = online[0] if len(online) == 1 else min(online, key=lambda one: len(self._logs_in(one)))
+                directory = min(online, key=attrgetter("log_count"))
             made = Log(directory, partition, self._config_of(partition.topic), is_new=True)
             try:
                 if len(self.directories) > 1:
@@ -241,6 +243,7 @@ class LogManager:
                 if chosen is not None:
                     raise
             else:
+                directory.log_count += 1
                 return made
         raise KafkaStorageError(f"no log directory is left for {partition}")
 
@@ -253,7 +256,7 @@ class LogManager:
         self._cleaner.forget(partition)
         if found.has_files:
             self._gone_from(found)
-            self.future.delete(found)
+        self.future.delete(found)
 
     def _gone_from(self, found: Log) -> None:
         assert isinstance(found.context, LogDirectory)

@@ -464,6 +464,31 @@ async def test_of_several_directories_an_empty_log_is_known_to_be_in_one() -> No
         logs.get_or_create_log(A0, is_new=False, topic_id=ID)
 
 
+async def test_a_new_log_is_where_the_fewest_are(disk: MemoryDisk) -> None:
+    """Among them future ones, and those that were loaded; not those that are deleted."""
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    numbers = iter(range(10))
+
+    def new() -> str:
+        made = logs.get_or_create_log(TopicPartition("new", next(numbers)), is_new=True, topic_id=None)
+        return made.context.path
+
+    logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    assert [new(), new()] == ["/m", "/l"]
+    logs.future.create(A0, logs.future.directory("/m"))
+    assert [new(), new()] == ["/l", "/m"]  # 3 in each, and then
+    logs.swap(A0)
+    assert [new(), new()] == ["/l", "/l"]
+    logs.delete_log(A0)
+    assert [new(), new()] == ["/m", "/m"]
+    logs.delete_log(TopicPartition("new", 1))  # the first one in /l
+    logs.close()
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    assert [new(), new()] == ["/l", "/l"]
+
+
 async def test_a_directory_that_takes_no_new_log_is_offline_and_the_next_one_takes_it() -> None:
     disk = FailingDisk(clock_ms)
     logs = manager(disk, "/l", "/m")
