@@ -1,7 +1,7 @@
 """The partitions that this broker hosts, and the fencing of control requests (rules 9.8-9.34).
 
 All three control requests of both planes go through here. No method awaits, so they run one after the other: this
-replaces the lock of rule 9.11.
+replaces the lock of rule 9.11. Only the files of new logs are made before, in steps.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
+from kce.wire.steps import Steps
 from kce.wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, NO_LEADER, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
@@ -84,6 +86,33 @@ class ReplicaManager:
         self._isr_policy = isr_policy
         self._on_log_dir_failure = on_log_dir_failure
         self.coordinators: tuple[LeadershipListener, ...] = ()
+
+    def logs_made(self, request: LeaderAndIsrRequest) -> Steps[None]:
+        """Make the logs that the request is going to need, one a step, with what their files are to have.
+
+        Until the request is applied they are as those that a broker finds when it starts.
+        """
+        topic_ids = leader_and_isr_topic_ids(request)
+        for topic_partition, state in leader_and_isr_states(request):
+            if request.controller_epoch < self.controller_epoch:
+                return  # the next controller may have deleted the topic
+            if not self._needs_log(topic_partition, state):
+                continue
+            topic_id = topic_ids.get(topic_partition.topic)
+            with suppress(KafkaStorageError):  # the request meets it again
+                made = self._log_manager.get_or_create_log(topic_partition, is_new=state.is_new, topic_id=topic_id)
+                if state.leader == self.broker_id:
+                    made.assign_epoch(state.leader_epoch)
+            yield
+
+    def _needs_log(self, topic_partition: TopicPartition, state: LeaderAndIsrPartitionState) -> bool:
+        partition = self.partitions.get(topic_partition)
+        return (
+            self.broker_id in state.replicas
+            and state.leader_epoch > (NO_EPOCH if partition is None else partition.leader_epoch)
+            and topic_partition not in self.offline_partitions
+            and not self._log_manager.has_log(topic_partition)
+        )
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrResult:
         """Raises ValueError for a request that contradicts itself (rule 13.11)."""

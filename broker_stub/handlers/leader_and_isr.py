@@ -94,9 +94,18 @@ def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -
     hosted = services.replica_manager.partitions
     topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
     services.topic_settings.expect(topics)
+    handle_rest = _answer_with_logs if topics and services.log_manager.makes_files_at_once else _answer
     if internal := topics & INTERNAL_TOPICS:
-        return after_reading(internal, _answer, request, message, services)
-    return _answer(request, message, services)
+        return after_reading(internal, handle_rest, request, message, services)
+    return handle_rest(request, message, services)
+
+
+async def _answer_with_logs(request: Request, message: LeaderAndIsrRequest, services: Services) -> None:
+    """Other requests do not wait for the files of all new logs, each of which takes several flushes."""
+    await request.in_turns(services.replica_manager.logs_made(message))
+    rest = _answer(request, message, services)
+    if rest is not None:
+        await rest
 
 
 def _is_fenced(message: LeaderAndIsrRequest, services: Services) -> bool:

@@ -208,6 +208,14 @@ class LogManager:
         """Raises InconsistentTopicId, KafkaStorageError."""
         self.logs[partition].assign_topic_id(topic_id)
 
+    @property
+    def makes_files_at_once(self) -> bool:
+        """Of new logs: they alone tell a broker that starts without one of its directories that the log was in another.
+
+        To a broker with one directory, an empty log and none are the same.
+        """
+        return len(self.directories) > 1
+
     def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> Log:
         """The log, which gets ``topic_id`` if it has none.
 
@@ -225,11 +233,7 @@ class LogManager:
         return found
 
     def _create(self, partition: TopicPartition) -> Log:
-        """In the directory that was chosen for it, or else that with the fewest logs, of those that can take it.
-
-        Among several its files are made at once: they alone tell a broker that starts without one of the directories
-        that the log was in another.
-        """
+        """In the directory that was chosen for it, or else that with the fewest logs, of those that can take it."""
         chosen = self.future.take_preferred(partition)
         while online := self.online:
             directory = chosen
@@ -237,7 +241,7 @@ class LogManager:
                 directory = min(online, key=attrgetter("log_count"))
             made = Log(directory, partition, self._config_of(partition.topic), is_new=True)
             try:
-                if len(self.directories) > 1:
+                if self.makes_files_at_once:
                     made.make_files()
             except KafkaStorageError:  # by now that directory is offline
                 if chosen is not None:
