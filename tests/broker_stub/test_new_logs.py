@@ -111,6 +111,12 @@ async def test_with_one_directory_there_is_nothing_to_wait_for() -> None:
     assert (turns, node.partition(1).is_leader) == ([], True)
 
 
+async def test_a_long_answer_comes_too() -> None:
+    node = await a_node("/a", "/b")
+    states = [lai_state(i, replicas=(2, 3)) for i in range(3000)]
+    assert len(codes(await answer(node, leader_and_isr(*states), nothing))) == 3000
+
+
 async def test_logs_that_a_broker_has_when_it_starts_are_left_as_they_are_until_then() -> None:
     before = await a_node("/a", "/b")
     await answer(before, leader_and_isr(lai_state(0)), nothing)
