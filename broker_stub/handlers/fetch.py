@@ -139,6 +139,10 @@ def _asked(
         fetches = [one.fetch for one in added if one.answer is None]
         return fetches, len(fetches) == len(added)
 
+    def in_turn() -> Sequence[PartitionFetch]:
+        requested.sort(key=fetching.turn)
+        return [one.fetch for one in requested if one.answer is None]
+
     def respond(reads: Sequence[Read]) -> None:
         if len(requested) > SHORT:
             fetching.begins_answer()
@@ -154,7 +158,7 @@ def _asked(
             return
         answer_by(request, lambda: _answer(request, fetching, answers, services, is_consumer=replica_id < 0))
 
-    return Asked(params, known, respond, None if session_id is None else SessionWait(session_id, more))
+    return Asked(params, known, respond, None if session_id is None else SessionWait(session_id, more, in_turn))
 
 
 def _max_in_window(context: RequestContext, services: Services) -> int:

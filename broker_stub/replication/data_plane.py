@@ -139,8 +139,9 @@ class DataPlane:
         """
         self.changes += 1
         woken = [self._wake(partition.topic_partition) for partition in partitions]
-        for partition, sessions in zip(partitions, woken, strict=True):
-            if self._advance(partition):
+        moved = [self._advance(partition) for partition in partitions]
+        for partition, sessions, has_moved in zip(partitions, woken, moved, strict=True):
+            if has_moved:
                 self.high_watermark_moved(partition.topic_partition, sessions)
             else:
                 self.check_fetches(partition.topic_partition, sessions)

@@ -31,10 +31,14 @@ class Plane(Protocol):
 
 
 class SessionWait(NamedTuple):
-    """``more`` takes the partitions that are not idle any more, and says whether all of them can be read."""
+    """``more`` takes the partitions that are not idle any more, and says whether all of them can be read.
+
+    ``in_turn``: all that are to be read then, in the order of the session.
+    """
 
     session_id: int
     more: Callable[[], tuple[Sequence[PartitionFetch], bool]]
+    in_turn: Callable[[], Sequence[PartitionFetch]]
 
 
 class DelayedProduce(DelayedOperation):
@@ -156,4 +160,5 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         self._add_touched()
-        self._respond(self._plane.read(self._params, self._fetches, record_progress=False))
+        fetches = self._fetches if self._session is None else self._session.in_turn()
+        self._respond(self._plane.read(self._params, fetches, record_progress=False))

@@ -15,6 +15,7 @@ A session may have very many partitions: what is done for each of them is done i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final, NamedTuple
@@ -83,6 +84,11 @@ class FetchContext:
         if session is None:
             return list(self._wanted)
         return [cached.wanted for cached in session.in_turn()]
+
+    def turn(self, requested: Requested) -> float:
+        """When it is to be read, among the partitions of the session."""
+        cached = None if self.session is None else self.session.partitions.get(requested.wanted.key)
+        return math.inf if cached is None else cached.turn
 
     def resolved(self, wanted: Wanted, topic: str) -> None:
         """The session keeps the name, also when the broker forgets the topic, or knows another of that name."""

@@ -286,6 +286,34 @@ async def test_a_fetch_waits_for_records(autojump_clock: MockClock) -> None:
         assert [found for _, found in answers[2:]] == [[b"a", b"b" * 100]]
 
 
+async def test_what_comes_while_a_session_waits_is_read_in_its_order(autojump_clock: MockClock) -> None:
+    """Rules B4.15, B4.30: whichever partitions were idle."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.ask(update_metadata(*[umr_state(i) for i in range(2)]))
+        await node.ask(leader_and_isr(*[lai_state(i, is_new=True, replicas=(1,), isr=(1,)) for i in range(2)]))
+        began = await node.ask(fetch_request(partitions=(0, 1), session_epoch=0), 12)
+        found: list[wire.FetchResponse] = []
+
+        async def fetch() -> None:
+            more: dict[str, Any] = {"session_id": began.session_id, "session_epoch": 1, "max_bytes": 1}
+            found.append(await node.ask(fetch_request(partitions=(1,), max_wait_ms=60_000, min_bytes=1, **more), 12))
+
+        nursery.start_soon(fetch)
+        await trio.sleep(1)
+        entries = tuple(wire.PartitionProduceData(index=i, records=batch(b"a")) for i in range(2))
+        await node.ask(
+            wire.ProduceRequest(
+                acks=1, timeout_ms=1000, topic_data=(wire.TopicProduceData(name="a", partition_data=entries),)
+            ),
+            9,
+        )
+        await trio.sleep(1)
+        (answer,) = found
+        assert [(data.partition_index, bool(data.records)) for data in answer.responses[0].partitions] == [
+            (0, True), (1, False),
+        ]  # fmt: skip
+
+
 async def test_a_fetch_beyond_the_high_watermark_is_answered_at_once(autojump_clock: MockClock) -> None:  # rule B2.19
     async with a_node() as node:
         await node.lead(isr=(1, 2))
