@@ -146,8 +146,10 @@ class DataPlane:
             else:
                 self.check_fetches(partition.topic_partition, sessions)
 
-    def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
+    def _wake(self, topic_partition: TopicPartition) -> Sequence[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
+        if topic_partition not in self.sessions.resting and not self.sessions.answers:
+            return ()
         woken = self.sessions.touched(topic_partition)
         partition = self.hosted.partitions.get(topic_partition) if woken else None
         if partition is not None:

@@ -184,10 +184,10 @@ class FetchSessions:
         #: the least recently used first
         self._sessions: dict[int, FetchSession] = {}
         #: who has an idle partition, under which key
-        self._resting: dict[TopicPartition, dict[int, Key]] = {}
+        self.resting: dict[TopicPartition, dict[int, Key]] = {}
         self._touched: dict[int, dict[Key, None]] = {}
         #: what was touched since each of the answers began that are under way
-        self._answers: list[set[TopicPartition]] = []
+        self.answers: list[set[TopicPartition]] = []
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -360,16 +360,16 @@ class FetchSessions:
         if self._sessions.get(session.id) is session:
             session.idle[key] = partition
             session.awake.pop(key, None)
-            self._resting.setdefault(partition, {})[session.id] = key
+            self.resting.setdefault(partition, {})[session.id] = key
 
     def _wakes(self, session: FetchSession, key: Key) -> None:
         partition = session.idle.pop(key, None)
         if partition is not None:
             session.awake[key] = session.partitions[key]
-            resting = self._resting[partition]
+            resting = self.resting[partition]
             resting.pop(session.id, None)
             if not resting:
-                del self._resting[partition]
+                del self.resting[partition]
 
     def _wake_all(self, session: FetchSession) -> None:
         for key in list(session.idle):
@@ -385,17 +385,17 @@ class FetchSessions:
     def begin_answer(self) -> set[TopicPartition]:
         """What is touched from now on, until ``end_answer``."""
         touched = set[TopicPartition]()
-        self._answers.append(touched)
+        self.answers.append(touched)
         return touched
 
     def end_answer(self, touched: set[TopicPartition]) -> None:
-        self._answers = [answer for answer in self._answers if answer is not touched]
+        self.answers = [answer for answer in self.answers if answer is not touched]
 
     def touched(self, partition: TopicPartition) -> list[FetchSession]:
         """Something happened to a partition: the sessions in which it was idle, and is not any more."""
-        for answer in self._answers:
+        for answer in self.answers:
             answer.add(partition)
-        resting = self._resting.get(partition)
+        resting = self.resting.get(partition)
         if resting is None:
             return []
         woken = []

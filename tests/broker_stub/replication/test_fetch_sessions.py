@@ -609,7 +609,7 @@ def test_nothing_is_kept_of_a_removed_session() -> None:
     sessions.rests(context.session, wanted(0).key, A0)
     sessions._touched[context.session.id] = {wanted(0).key: None}
     sessions.remove(context.session.id)
-    assert (sessions._touched, sessions._resting, len(sessions)) == ({}, {}, 0)
+    assert (sessions._touched, sessions.resting, len(sessions)) == ({}, {}, 0)
 
 
 async def waits_with_an_idle_partition(
