@@ -12,12 +12,12 @@
         indexes         offset -> place, timestamp -> offset, aborted transactions
       compaction      what a cleaner keeps of a batch
       loading         reads a log from its folder, and repairs it after a crash
-    cleaner         compacts logs; manager: all logs of a broker, and their periodic duties
+    manager         all logs of a broker; upkeep: their periodic duties; cleaner: compacts them
     future_logs     logs on their way to another directory
     config          the settings of a log
     checkpoints     small text files; names: what everything is called
 
-Nothing but cleaner and manager awaits, and nothing decodes a record unless the topic's settings ask for it.
+Nothing but cleaner, manager and upkeep awaits, and nothing decodes a record unless the topic's settings ask for it.
 """
 
 from __future__ import annotations

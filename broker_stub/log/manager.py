@@ -10,11 +10,9 @@ manager.close(broker_epoch)          # clean; or ``abandon``, as in the death of
 from __future__ import annotations
 
 import logging
-import math
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import attrgetter
 from random import Random
 
@@ -37,6 +35,7 @@ from kce.broker_stub.log.names import (
     REPLICATION_OFFSET_CHECKPOINT,
     parse_folder,
 )
+from kce.broker_stub.log.upkeep import Upkeep, log_starts
 from kce.wire.errors import CorruptRecord
 from kce.wire.vocabulary import TopicPartition
 
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 _LOGS_AT_ONCE = 20
 
 
-class LogManager:
+class LogManager(Upkeep):
     """Owns the logs. ``on_offline``: a log directory has failed, with these partitions in it."""
 
     def __init__(
@@ -62,19 +61,13 @@ class LogManager:
     ) -> None:
         """``config_of``: the settings of a topic's logs."""
         self._disk = disk
-        self._config = config
         self._config_of = config_of
         self._on_offline = on_offline
         self.now_ms = now_ms
-        self._work = trio.Event()
-        #: the cleaner is to look for work at once
-        self._cleaner_changed = trio.Event()
-        #: of the periodic duties
-        self._duties = trio.CancelScope()
         self._log_dirs = log_dirs
-        self.logs: dict[TopicPartition, Log] = {}
         self._deleted_in: set[LogDirectory] = set()
-        self.directories = [
+        logs: dict[TopicPartition, Log] = {}
+        directories = [
             LogDirectory(
                 path,
                 disk,
@@ -87,13 +80,9 @@ class LogManager:
             )
             for path in log_dirs
         ]
-        #: of partitions that move to another directory
-        self.future = FutureLogs(self.logs, self.directories, config_of, random)
-        self._cleaner = Cleaner(self.logs, now_ms, config.log_cleaner_dedupe_buffer_size, self.future.logs)
-
-    @property
-    def online(self) -> list[LogDirectory]:
-        return [directory for directory in self.directories if not directory.is_offline]
+        future = FutureLogs(logs, directories, config_of, random)
+        cleaner = Cleaner(logs, now_ms, config.log_cleaner_dedupe_buffer_size, future.logs)
+        super().__init__(config, directories, logs, future, cleaner)
 
     def fail(self, path: str) -> None:
         """Let a directory fail, as an I/O error does. Raises ValueError for one that does not exist, or is offline."""
@@ -180,15 +169,6 @@ class LogManager:
             "%s: %d logs, after a%s shutdown",
             directory.path, len(self._logs_in(directory)), " clean" if directory.had_clean_shutdown else "n unclean",
         )  # fmt: skip
-
-    def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """Those in use."""
-        return {partition: found for partition, found in self.logs.items() if found.context is directory}
-
-    def _stored_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """Those that have files, and future ones; no directory has two of one partition."""
-        stored = {partition: found for partition, found in self._logs_in(directory).items() if found.has_files}
-        return {**stored, **self.future.in_directory(directory)}
 
     # what control requests need
 
@@ -304,121 +284,6 @@ class LogManager:
             directory.producer_id_expiration_ms = config.producer_id_expiration_ms
             directory.delete_delay_ms = config.log_segment_delete_delay_ms
 
-    def _all(self) -> list[Log]:
-        return [*self.logs.values(), *self.future.logs.values()]
-
-    # while the broker runs
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled, or closed; the logs are loaded."""
-        config = self._config
-        async with trio.open_nursery() as nursery:
-            self._duties = nursery.cancel_scope
-            delay = config.log_initial_task_delay_ms
-            for interval_ms, initial_ms, task in (
-                (config.log_retention_check_interval_ms, delay, self._retain),
-                (config.log_flush_scheduler_interval_ms, delay, self._flush_dirty),
-                (config.log_flush_offset_checkpoint_interval_ms, delay, self.checkpoint_recovery_points),
-                (config.log_flush_start_offset_checkpoint_interval_ms, delay, self.checkpoint_log_starts),
-                (config.replica_high_watermark_checkpoint_interval_ms, 0, self.checkpoint_high_watermarks),
-                (config.producer_id_expiration_check_interval_ms, 0, self._expire_producers),
-            ):
-                nursery.start_soon(_every, interval_ms / 1000, initial_ms / 1000, task)
-            nursery.start_soon(self._do_later)
-            if config.log_cleaner_enable:
-                nursery.start_soon(self._clean)
-            task_status.started()
-
-    def _wake(self) -> None:
-        self._work.set()
-
-    async def _do_later(self) -> None:
-        """Flush what was rolled, delete what is due, write where truncated logs are recovered from (rule B5.34)."""
-        while True:
-            deadline = math.inf
-            self._work = trio.Event()
-            for directory in self.online:
-                if directory.has_cut_log:
-                    await self._checkpoint_recovery_points_in(directory)
-                await self._guarded(directory, directory.flush_due)
-                await self._guarded(directory, _as_async(directory.delete_due))
-                due = directory.next_deletion_ms
-                if due is not None:
-                    deadline = min(deadline, trio.current_time() + (due - directory.now_ms()) / 1000)
-            with trio.move_on_at(deadline):
-                await self._work.wait()
-
-    async def _guarded(self, directory: LogDirectory, action: Callable[[], Awaitable[None]]) -> None:
-        if not directory.is_offline:
-            try:
-                await action()
-            except OSError as e:
-                directory.failed(e)
-
-    async def _each(self, action: Callable[[Log], object]) -> None:
-        for found in self._all():
-            partition = found.partition
-            if found in (self.logs.get(partition), self.future.logs.get(partition)):
-                try:
-                    action(found)
-                except KafkaStorageError as e:
-                    log.warning("%s", e)
-            await trio.lowlevel.checkpoint()
-
-    async def _retain(self) -> None:
-        """What is compacted is the cleaner's; without it, nothing is deleted there (rule B6.14)."""
-        is_enabled = self._config.log_cleaner_enable
-        await self._each(
-            lambda found: found.delete_old_segments() if is_enabled or not found.config.is_compact else None
-        )
-
-    async def _clean(self) -> None:
-        """Compact at once, and again after each wait; also when settings of the cleaner change: Kafka's starts anew."""
-        while True:
-            changed = self._cleaner_changed = trio.Event()
-            await self._compact()
-            with trio.move_on_after(self._config.log_cleaner_backoff_ms / 1000):
-                await changed.wait()
-
-    async def _compact(self) -> None:
-        """Compact logs until none needs it (rule B6.22)."""
-        while (cleaned := await self._cleaner.clean_next()) is not None:
-            directory = cleaned.context
-            assert isinstance(directory, LogDirectory)
-            ends = self._cleaned_in(directory)
-            await self._guarded(directory, partial(directory.update_checkpoint, CLEANER_OFFSET_CHECKPOINT, ends))
-
-    def _cleaned_in(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        ends = {tp: self._cleaner.end_of_last_pass(found) for tp, found in self._logs_in(directory).items()}
-        return {partition: end for partition, end in ends.items() if end is not None}
-
-    async def _flush_dirty(self) -> None:
-        await self._each(lambda found: found.flush() if found.is_flush_due else None)
-
-    async def _expire_producers(self) -> None:
-        await self._each(Log.remove_expired_producers)
-
-    async def checkpoint_recovery_points(self) -> None:
-        """Rule B5.34."""
-        for directory in self.online:
-            await self._checkpoint_recovery_points_in(directory)
-
-    async def _checkpoint_recovery_points_in(self, directory: LogDirectory) -> None:
-        directory.has_cut_log = False
-        points = {partition: found.recovery_point for partition, found in self._stored_in(directory).items()}
-        await self._guarded(directory, partial(directory.update_checkpoint, RECOVERY_POINT_CHECKPOINT, points))
-
-    async def checkpoint_log_starts(self) -> None:
-        for directory in self.online:
-            starts = _log_starts(self._stored_in(directory))
-            await self._guarded(directory, partial(directory.update_checkpoint, LOG_START_OFFSET_CHECKPOINT, starts))
-
-    async def checkpoint_high_watermarks(self) -> None:
-        """Rule B5.31."""
-        for directory in self.online:
-            marks = {partition: found.high_watermark for partition, found in self._stored_in(directory).items()}
-            await self._guarded(directory, partial(directory.update_checkpoint, REPLICATION_OFFSET_CHECKPOINT, marks))
-
     # the end
 
     def close(self, broker_epoch: int = -1) -> None:
@@ -446,7 +311,7 @@ class LogManager:
     def _write_recovery_points(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:
         """Raises OSError."""
         directory.write_checkpoint(RECOVERY_POINT_CHECKPOINT, {tp: found.recovery_point for tp, found in logs.items()})
-        directory.write_checkpoint(LOG_START_OFFSET_CHECKPOINT, _log_starts(logs))
+        directory.write_checkpoint(LOG_START_OFFSET_CHECKPOINT, log_starts(logs))
 
     def _write_cleaned(self, directory: LogDirectory) -> None:
         """Raises OSError."""
@@ -457,28 +322,3 @@ class LogManager:
         """End as a process does that dies: nothing is written."""
         for directory in self.directories:
             directory.abandon()
-
-
-def _log_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """The log start offsets that are not the base offset of the first segment."""
-    return {
-        partition: found.log_start_offset
-        for partition, found in logs.items()
-        if found.log_start_offset > found.base_offset
-    }
-
-
-def _as_async(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        action()
-        await trio.lowlevel.checkpoint()
-
-    return run
-
-
-async def _every(interval: float, initial: float, task: Callable[[], Awaitable[None]]) -> None:
-    """Seconds between the ends of one run and the start of the next; never if that is longer than a clock goes."""
-    await trio.sleep(initial)
-    while True:
-        await trio.sleep(interval)
-        await task()

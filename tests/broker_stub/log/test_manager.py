@@ -1,4 +1,4 @@
-"""The logs of a broker in its log directories. Covers: broker_stub/log/directory.py."""
+"""The logs of a broker in its log directories. Covers: broker_stub/log/directory.py, broker_stub/log/upkeep.py."""
 
 from __future__ import annotations
 
