@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,14 @@ import trio
 from kce import wire
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges import selection
-from kce.captures.exchanges.pairing import Peers, Request
+from kce.captures.exchanges.pairing import Peers
 from kce.captures.exchanges.ports import Ports
-from kce.captures.exchanges.render import Renderer
 from kce.captures.files.locations import expand
 from kce.captures.record.recorder import Recorder, TappedStream
 from kce.captures.replay.asking import Target
 from kce.captures.replay.impersonation import Impersonator
 from kce.captures.replay.recording import Recording, Step
-from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Verdict, target_of
+from kce.captures.replay.replay import ANSWER_SECONDS, Replay, target_of
 from kce.captures.replay.restarts import Restart, can_be_found, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
@@ -42,6 +39,7 @@ from kce.harness.cli.options import (
     ports_option,
     zookeeper_option,
 )
+from kce.harness.cli.replay_output import show_answers, show_outcomes, show_requests, show_topics
 from kce.harness.client_security import ClientSecurity
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.errors import HarnessError
@@ -204,7 +202,7 @@ def replay(
         if role == "broker":
             assert broker_id is not None
             if dry_run:
-                return _show_answers(steps, recording)
+                return show_answers(steps, recording)
             own = sorted(
                 (one for one in recording.cluster.listeners if one.broker_id == broker_id), key=lambda one: one[:4]
             )
@@ -221,8 +219,8 @@ def replay(
         layout = recorded_layout.layout_of(recording.steps, steps) if create_topics else None
         if dry_run:
             if layout is not None:
-                _show_topics(layout.topics)
-            return _show(steps, targets, rewriter, recording)
+                show_topics(layout.topics)
+            return show_requests(steps, targets, rewriter, recording)
         if layout is not None:
             created = partial(recorded_layout.create_topics, seconds=answer_seconds, targets=targets)
             first, dial_unrecorded = target_of(steps[0], targets), partial(_dial, None, security)
@@ -243,9 +241,9 @@ def replay(
         try:
             whole = interrupts.run(_run_until_signal, run)
         except HarnessError:  # of a restart
-            _print_outcomes(run.outcomes(), len(recording.left_out))
+            show_outcomes(run.outcomes(), len(recording.left_out))
             raise
-        code = _print_outcomes(run.outcomes(), len(recording.left_out))
+        code = show_outcomes(run.outcomes(), len(recording.left_out))
         if not whole:
             click.echo(interrupts.LINE, err=True)
             return 130
@@ -408,50 +406,6 @@ async def _run_until_signal(run: Replay) -> bool:
     if failure is not None:
         raise failure
     return whole
-
-
-def _show(
-    steps: list[Step],
-    targets: dict[int | None, Target],
-    rewrite: Callable[[Request], wire.Message],
-    recording: Recording,
-) -> int:
-    renderer = Renderer(recording.cluster)
-    for step in sorted(steps, key=lambda step: step.request.place):
-        host, port = target_of(step, targets)
-        request = dataclasses.replace(step.request, body=rewrite(step.request))
-        click.echo(f"{renderer.line(request)} => {host}:{port}")
-    click.echo(f"kce: {len(steps)} requests would be sent; {len(recording.left_out)} cannot be", err=True)
-    return 0
-
-
-def _show_topics(topics: recorded_layout.Topics) -> None:
-    for topic, partitions in topics.items():
-        led = ", ".join(f"{partition} by {replicas[0]}" for partition, replicas in sorted(partitions.items()))
-        click.echo(f"kce: topic {topic} would be created if it is missing; partitions led: {led}", err=True)
-
-
-def _show_answers(steps: list[Step], recording: Recording) -> int:
-    renderer = Renderer(recording.cluster)
-    answers = [step.response for step in steps if step.response is not None]
-    for response in sorted(answers, key=lambda response: response.request.place):
-        click.echo(f"{renderer.line(response.request)} <= {renderer.line(response)}")
-    click.echo(f"kce: {len(answers)} responses for matching requests", err=True)
-    return 0
-
-
-def _print_outcomes(outcomes: list[Outcome], left_out: int) -> int:
-    counts = Counter(outcome.verdict for outcome in outcomes)
-    for outcome in outcomes:
-        if outcome.verdict in (Verdict.DIFFERENT, Verdict.MISSING):
-            click.echo(str(outcome))
-    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
-    sent = len(outcomes) - counts[Verdict.UNSENT]
-    click.echo(
-        f"{sent} requests replayed: {verdicts}"
-        + (f"; {left_out} in the capture could not be replayed" if left_out else "")
-    )
-    return 1 if counts[Verdict.DIFFERENT] or counts[Verdict.MISSING] else 0
 
 
 async def _dial(recorder: Recorder | None, security: ClientSecurity, host: str, port: int) -> trio.abc.Stream:
