@@ -260,6 +260,7 @@ async def test_whose_requests_go_on_first(monkeypatch: pytest.MonkeyPatch) -> No
     plane, calls = node.replication.data_plane, list[str]()
     for name in ("fetch", "produce", "delete"):
         purgatory = getattr(plane, f"{name}_purgatory")
+        purgatory.watchers[A0] = {}
         monkeypatch.setattr(purgatory, "check_and_complete", lambda key, name=name: calls.append(name))
 
     def after(action: Any, *values: Any) -> list[str]:

@@ -47,7 +47,7 @@ async def test_where_its_time_went(
     request, _ = Node().request(wire.ApiVersionsRequest(), 3)
     steps = {TAKEN: request.dequeued, ANSWERED: lambda: request.respond(wire.ApiVersionsResponse(error_code=35))}
     if returned is not None:
-        steps[returned] = request.handled
+        steps[returned] = lambda: setattr(request, "handled_at", trio.current_time())
     for time, step in sorted(steps.items()):
         await trio.sleep_until(time)
         step()

@@ -18,11 +18,10 @@ class Waiting:
         self.end = trio.Event()
         self.waits: Any = self.end.wait()
         self.is_handled = False
+        self.clock = trio.current_time
 
     def dequeued(self) -> None:
         self.is_handled = True
-
-    def handled(self) -> None: ...
 
     def release(self) -> None: ...
 
