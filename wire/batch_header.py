@@ -264,17 +264,15 @@ def _alike(data: bytes, at: int) -> tuple[int, int]:
     return count, size
 
 
-def stamped(batch: memoryview, header: BatchHeader, log_append_time: int | None) -> bytes:
-    """A batch of magic 2 with LogAppendTime as timestamp type and that maximal timestamp (rule B3.31).
+def stamped(batch: memoryview, header: BatchHeader, max_timestamp: int, *, is_log_append_time: bool) -> bytes:
+    """A batch of magic 2 with that type of timestamps and maximal timestamp (rule B3.31).
 
-    With None the type is CreateTime, and the maximal timestamp stays. Attributes without meaning are cleared.
+    Attributes without meaning are cleared.
     """
-    attributes = header.attributes & _MEANINGFUL
-    if log_append_time is None:
-        changed = header._replace(attributes=attributes & ~_LOG_APPEND_TIME)
-    else:
-        changed = header._replace(attributes=attributes | _LOG_APPEND_TIME, max_timestamp=log_append_time)
-    return _with_header(batch, changed)
+    attributes = header.attributes & _MEANINGFUL & ~_LOG_APPEND_TIME
+    if is_log_append_time:
+        attributes |= _LOG_APPEND_TIME
+    return _with_header(batch, header._replace(attributes=attributes, max_timestamp=max_timestamp))
 
 
 def with_producer(batch: memoryview, header: BatchHeader, producer_id: int, producer_epoch: int) -> bytes:

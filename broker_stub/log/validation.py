@@ -1,7 +1,8 @@
 """A leader's validation of records, and the batch that it appends (rules B3.16, B3.23 to B3.35).
 
 Records stay opaque: the headers are checked, the checksum, and of what is not compressed the lengths of the records.
-They are decoded only where the topic asks for more: keys, limits of timestamps, another codec, another format.
+They are decoded only where the topic asks for more: keys, limits of timestamps, another codec, another format; or where
+the greatest timestamp of the header cannot be right.
 """
 
 from __future__ import annotations
@@ -194,17 +195,24 @@ def _in_place(
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if is_stamped and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
+    max_timestamp = header.max_timestamp
     if not is_ours and config.has_record_checks:
         batch = _decode(data)[0]
         _check_records(_with_types([batch]), config, now_ms)
         if [record.offset for record in batch.records] != list(range(header.record_count)):  # rule B3.32
             return _encoded([batch], header, base_offset, leader_epoch, batch.codec, config, now_ms)
+        max_timestamp = _max_timestamp(batch)
     elif header.max_timestamp == NO_TIMESTAMP and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
-    elif not is_ours and codec is Codec.NONE:
-        _check_count(data, header)
-    if is_stamped or header.is_log_append_time:
-        data = memoryview(stamped(data, header, now_ms if is_stamped else None))
+    elif not is_ours:
+        if codec is Codec.NONE:
+            _check_count(data, header)
+        if max_timestamp < header.base_timestamp and not is_stamped:  # Sarama leaves it to the broker
+            max_timestamp = _max_timestamp(_decode(data)[0])
+    if is_stamped:
+        max_timestamp = now_ms
+    if is_stamped != header.is_log_append_time or max_timestamp != header.max_timestamp:
+        data = memoryview(stamped(data, header, max_timestamp, is_log_append_time=is_stamped))
         stamped_header = read_header(data)
         assert stamped_header is not None
         header = stamped_header
@@ -213,6 +221,10 @@ def _in_place(
         parts, header, len(data), base_offset + header.last_offset_delta,
         now_ms if is_stamped else NO_TIMESTAMP,
     )  # fmt: skip
+
+
+def _max_timestamp(batch: RecordBatch) -> int:
+    return max((NO_TIMESTAMP, *(record.timestamp for record in batch.records)))
 
 
 def _check_count(data: memoryview, header: BatchHeader) -> None:

@@ -151,7 +151,8 @@ def test_a_batch_is_stamped() -> None:
     data = memoryview(wire.write_records(batch(codec=Codec.LZ4)))
     header = read_header(data)
     assert header is not None
-    (read,) = wire.read_records(stamped(data, header, 777_000)).batches  # checks the checksum
+    made = stamped(data, header, 777_000, is_log_append_time=True)
+    (read,) = wire.read_records(made).batches  # checks the checksum
     assert read.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert [record.timestamp for record in read.records] == [777_000] * 3
 

@@ -192,6 +192,32 @@ def test_create_time_is_kept() -> None:
     assert (found.timestamp_type, found.max_timestamp) == (TimestampType.CREATE_TIME, NOW_MS)
 
 
+def with_max_timestamp(data: bytes, timestamp: int) -> bytes:
+    return patched(data, 35, struct.pack(">q", timestamp))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_greatest_timestamp_that_a_producer_leaves_out_is_computed(codec: Codec) -> None:
+    """Rule B3.31: Sarama's batches have -1."""
+    log = a_log()
+    made = [Record(offset=i, timestamp=NOW_MS + time, value=b"v") for i, time in enumerate((0, 2, 1))]
+    log.append_as_leader(with_max_timestamp(wire.write_records(RecordBatch.of(*made, codec=codec)), -1), 0)
+    (found,) = wire.read_records(everything(log)).batches  # its checksum is right
+    assert (found.max_timestamp, found.timestamp_type) == (NOW_MS + 2, TimestampType.CREATE_TIME)
+    assert [record.timestamp for record in found.records] == [record.timestamp for record in made]
+    assert find_timestamp(log, NOW_MS + 1) == FoundOffset(NOW_MS + 2, 1, 0)
+    log.append_as_leader(with_max_timestamp(batch(codec=codec), NOW_MS + 9), 0)  # not opened: it could be right
+    assert log.segments[0].max_timestamp == (NOW_MS + 9, 3)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_where_records_are_opened_their_greatest_timestamp_is_computed(codec: Codec) -> None:
+    log = a_log(cleanup_policy="compact")
+    for wrong in (-1, NOW_MS + 9):
+        log.append_as_leader(with_max_timestamp(batch(b"v", codec=codec, key=b"k"), wrong), 0)
+    assert [header.max_timestamp for _, header in read_headers(everything(log))] == [NOW_MS, NOW_MS]
+
+
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_a_producer_must_not_use_log_append_time(kind: str) -> None:
     """Rule B3.28: on a CreateTime topic only if there is no timestamp."""
