@@ -152,16 +152,25 @@ def kafkajs(program: str = "driver.js") -> list[str]:
     return [node, str(installed("kafkajs", parts, install) / program)]
 
 
-def franz_go() -> list[str]:
-    go = require("go")
-    parts = [HERE / "franz_go" / name for name in ("go.mod", "go.sum", "main.go", "member.go")]
+def go(name: str) -> list[str]:
+    """A driver in Go; ``name`` is its folder."""
+    compiler = require("go")
+    parts = [part for part in sorted((HERE / name).iterdir()) if part.suffix in (".go", ".mod", ".sum")]
 
     def install(folder: Path) -> None:
         for part in parts:
             shutil.copy(part, folder)
-        run(go, "build", "-o", "driver", ".", folder=folder)
+        run(compiler, "build", "-o", "driver", ".", folder=folder)
 
-    return [str(installed("franz-go", parts, install) / "driver")]
+    return [str(installed(name, parts, install) / "driver")]
+
+
+def franz_go() -> list[str]:
+    return go("franz_go")
+
+
+def sarama() -> list[str]:
+    return go("sarama")
 
 
 def java(program: str = "JavaClient.java") -> list[str]:
@@ -175,6 +184,8 @@ CLIENTS = {
     "kcat": Client(kcat, sets_timestamps=False, administrates=False, deletes_records=False),
     "kafkajs": Client(kafkajs, environment={"KAFKAJS_NO_PARTITIONER_WARNING": "1"}),
     "franz-go": Client(franz_go),
+    # its idempotent producer gives up where a leader dies, with real Kafka, too
+    "sarama": Client(sarama, is_idempotent=False),
     "java": Client(java),
     # message format 1, Fetch 3
     "kafka-python-1.4.7": Client(

@@ -1,7 +1,7 @@
 // kafkajs: `node driver.js HOST:PORT,...`; the protocol is in ../serving.py.
 //
-// Its consumer needs a group, which is not served yet. Records are fetched by what lies below that consumer, its cluster
-// and broker, with the same requests and decoding.
+// Its consumer needs a group, as in member.js. Here records are fetched by what lies below that consumer, its cluster and
+// broker, with the same requests and decoding.
 "use strict";
 
 const readline = require("node:readline");
