@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
 from operator import mul
 from typing import Final
 
@@ -25,8 +26,10 @@ def partition_for(key: str, count: int) -> int:
 
 def _java_hash(text: str) -> int:
     """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
-    encoded = text.encode("utf-16-be")
-    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
+    units: Sequence[int] = text.encode()
+    if len(units) > len(text):  # not ASCII
+        encoded = text.encode("utf-16-be")
+        units = struct.unpack(f">{len(encoded) // 2}H", encoded)
     result: int = sum(map(mul, units, _powers(len(units))))
     return result & 0xFFFFFFFF
 
