@@ -22,8 +22,11 @@ from kce import wire
 from kce.wire import ErrorCode
 
 SESSION_MS: Final = 30_000
-#: whose members send heartbeats all the time: a pause is nothing that a server could shorten
+#: where the response to a Heartbeat of version 3 has its error code: after correlation id and throttle time
+_ERROR_OF_HEARTBEAT: Final = 8
+#: whose members send heartbeats when others come or go, so many one after the other
 _SMALL_GROUP: Final = 10
+_HEARTBEATS_AT_ONCE: Final = 3
 REBALANCE_MS: Final = 60_000
 TOPIC: Final = "transactions"
 LIMIT_S: Final = 60.0
@@ -54,16 +57,24 @@ class Connection:
         self._ids = itertools.count()
 
     async def ask(self, request: Any, version: int) -> Any:
-        payload = wire.encode_request(
-            request, api_version=version, correlation_id=next(self._ids), client_id="benchmark"
+        answer = await self.exchange(self.encoded(request, version))
+        return wire.decode_response(answer, api_key=request.__api_key__, api_version=version)[1]
+
+    def encoded(self, request: Any, version: int) -> bytes:
+        """The frame of a request."""
+        return wire.frame(
+            wire.encode_request(request, api_version=version, correlation_id=next(self._ids), client_id="benchmark")
         )
-        await self.stream.send_all(wire.frame(payload))
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """The response, without its length."""
+        await self.stream.send_all(frame)
         while (answer := self._frames.next_frame()) is None:
             data = await self.stream.receive_some(1 << 20)
             if not data:
                 raise ConnectionError("the server closed the connection")
             self._frames.receive_data(data)
-        return wire.decode_response(answer, api_key=request.__api_key__, api_version=version)[1]
+        return answer
 
 
 async def connect(stack: AsyncExitStack, address: Address, count: int) -> list[Connection]:
@@ -83,6 +94,12 @@ class Group:
         self._counts: dict[int, int] = {}
         self._synced: dict[int, int] = {}
         self._changed = trio.Event()
+        #: somebody joins, or has left
+        self.stirs = trio.Event()
+
+    def stir(self) -> None:
+        self.stirs.set()
+        self.stirs = trio.Event()
 
     def leads(self, generation: int, members: int) -> None:
         self._counts[generation] = members
@@ -128,6 +145,7 @@ class Member:
 
     async def _join(self) -> tuple[wire.SyncGroupRequestAssignment, ...]:
         while True:
+            self._group.stir()
             answer = await self._connection.ask(
                 wire.JoinGroupRequest(
                     group_id=self._group.name,
@@ -154,21 +172,30 @@ class Member:
         )
 
     async def _until_others_come_or_go(self) -> None:
-        """Heartbeats, the next as soon as the last is answered; in large groups after a pause."""
-        pause = 0.0005 * self._group.size if self._group.size > _SMALL_GROUP else 0
+        """Heartbeats after pauses; in small groups also whenever somebody joins or has left.
+
+        Else their pauses would be measured, or what the server does under nothing but heartbeats.
+        """
+        group, at_once = self._group, 0
+        pause = 0.0005 * group.size
+        heartbeat = self._connection.encoded(
+            wire.HeartbeatRequest(group_id=self._group.name, generation_id=self._generation, member_id=self._id), 3
+        )
         while True:
-            answer = await self._connection.ask(
-                wire.HeartbeatRequest(group_id=self._group.name, generation_id=self._generation, member_id=self._id),
-                3,
-            )
-            if answer.error_code != ErrorCode.NONE:
+            answer = await self._connection.exchange(heartbeat)
+            if int.from_bytes(answer[_ERROR_OF_HEARTBEAT:], "big") != ErrorCode.NONE:
                 return
-            await trio.sleep(pause)
+            at_once -= 1  # it may have come before that request
+            if at_once <= 0:
+                with trio.move_on_after(pause):
+                    await group.stirs.wait() if group.size <= _SMALL_GROUP else await trio.sleep_forever()
+                    at_once = _HEARTBEATS_AT_ONCE
 
     async def leave(self) -> None:
         answer = await self._connection.ask(wire.LeaveGroupRequest(group_id=self._group.name, member_id=self._id), 2)
         if answer.error_code != ErrorCode.NONE:
             raise RuntimeError(f"LeaveGroup was refused: {ErrorCode(answer.error_code).name}")
+        self._group.stir()
 
 
 def three(address: Address, groups: int) -> tuple[float, float]:

@@ -14,8 +14,8 @@
 
 One broker each, a process of its own with its log on the same disk, in the same ZooKeeper, with the same settings:
 `group.initial.rebalance.delay.ms` 0, 10 partitions of both internal topics.
-The client speaks the protocol itself (but for transactions), and joins again as soon as a heartbeat says so. Kafka is
-warm: a first repeat is not counted.
+The client speaks the protocol itself (but for transactions), sends heartbeats as soon as others come or go, and joins
+again as soon as one says so. Kafka is warm: a first repeat is not counted.
 """
 
 from __future__ import annotations
