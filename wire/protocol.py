@@ -164,7 +164,11 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 def encode_payload(message: Message, *, api_version: int, correlation_id: int) -> Payload:
     """``encode_response`` of a message whose records may be `Stored`: they stay where they are."""
     form = _forms.get((message.__class__, "response", api_version)) or _form(type(message), "response", api_version)
-    return _with_body(response_header(form.api, form.version, correlation_id), form, message)
+    try:
+        header = _CORRELATION_ID.pack(correlation_id) + form.tags
+    except struct.error:
+        header = response_header(form.api, form.version, correlation_id)  # raises the error
+    return _with_body(header, form, message)
 
 
 def encode_part(part: Struct, *, api_key: int, api_version: int) -> bytes:
@@ -203,13 +207,15 @@ def _refused_version(frame: bytes) -> bool:
 
 
 class _Form(NamedTuple):
-    """How messages of a class are encoded in a version."""
+    """How messages of a class are encoded in a version. ``tags``: of a response, after the correlation id."""
 
     api: ApiKey
     version: int
     encode: Encode
+    tags: bytes
 
 
+_CORRELATION_ID: Final = struct.Struct(">i")
 _forms: Final[dict[tuple[type[Message], Direction, int], _Form]] = {}
 
 
@@ -229,7 +235,8 @@ def _new_form(cls: type[Message], direction: Direction, version: int) -> _Form:
     if known.key == API_VERSIONS and direction == "response" and version not in known.versions:
         version = 0
     check_version(known, version)
-    return _Form(known, version, codec_for(cls, version, version in known.flexible).encode)
+    tags = response_header(known, version, 0)[_CORRELATION_ID.size :] if direction == "response" else b""
+    return _Form(known, version, codec_for(cls, version, version in known.flexible).encode, tags)
 
 
 def _class_of(known: ApiKey, direction: Direction) -> type[Message]:
