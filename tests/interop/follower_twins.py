@@ -27,6 +27,7 @@ import trio
 from kce import wire
 from kce.wire import ErrorCode
 from kce.wire.control import NO_TOPIC_ID
+from tests.interop.played_controller import State, leader_and_isr, stop_replica, update_metadata
 from tests.interop.scripted_leaders import (
     EARLIEST,
     LATEST,
@@ -44,7 +45,6 @@ from tests.interop.twins import broker_epoch, clusters, command, directory, fini
 
 #: the twins are broker 1
 _FOLLOWER: Final = 1
-_CONTROLLER, _CONTROLLER_EPOCH = 9, 1000
 _SETTINGS: Final = {
     "replica.fetch.backoff.ms": "40", "replica.fetch.wait.max.ms": "40", "replica.fetch.max.bytes": "300",
     "log.retention.ms": "-1",
@@ -71,57 +71,24 @@ class Follower:
         self.leaders = Leaders()
         self._broker_epoch = broker_epoch
         self._has_ids = has_ids
-
-    @property
-    def _sender(self) -> dict[str, Any]:
-        return {
-            "controller_id": _CONTROLLER,
-            "controller_epoch": _CONTROLLER_EPOCH,
-            "broker_epoch": self._broker_epoch,
-        }
+        self._topic_id = TOPIC_ID if has_ids else NO_TOPIC_ID
 
     async def introduce(self) -> None:
         """The leaders are alive, and there is the topic."""
-        brokers = tuple(
-            wire.UpdateMetadataBroker(
-                id=leader,
-                endpoints=tuple(
-                    wire.UpdateMetadataEndpoint(port=port, host="127.0.0.1", listener=name, security_protocol=0)
-                    for name in ("DATA", "CONTROL")
-                ),
-            )
-            for leader, port in self.leaders.ports.items()
+        state = State(_FOLLOWER, 0, (_FOLLOWER,), (_FOLLOWER, *LEADERS))
+        request = update_metadata(
+            self._broker_epoch, TOPIC, self._topic_id, dict.fromkeys(PARTITIONS, state), self.leaders.ports
         )
-        partitions = tuple(
-            wire.UpdateMetadataPartitionState(
-                partition_index=number, controller_epoch=_CONTROLLER_EPOCH, leader=_FOLLOWER, isr=(_FOLLOWER,),
-                replicas=(_FOLLOWER, *LEADERS),
-            )
-            for number in PARTITIONS
-        )  # fmt: skip
-        topic_id = TOPIC_ID if self._has_ids else NO_TOPIC_ID
-        topic = wire.UpdateMetadataTopicState(topic_name=TOPIC, topic_id=topic_id, partition_states=partitions)
-        request = wire.UpdateMetadataRequest(**self._sender, topic_states=(topic,), live_brokers=brokers)
         answer = await self.twin.ask(request, 7 if self._has_ids else 6)
         assert isinstance(answer, wire.UpdateMetadataResponse)
         assert answer.error_code == ErrorCode.NONE
 
     async def become(self, states: Mapping[int, tuple[int, int, Sequence[int]]]) -> None:
         """Of each partition: who leads, in which epoch, and who is in sync."""
-        partitions = tuple(
-            wire.LeaderAndIsrPartitionState(
-                partition_index=number, controller_epoch=_CONTROLLER_EPOCH, leader=leader, leader_epoch=epoch,
-                isr=tuple(isr), partition_epoch=epoch, replicas=(_FOLLOWER, *LEADERS), is_new=epoch == 0,
-            )
-            for number, (leader, epoch, isr) in states.items()
-        )  # fmt: skip
-        topic_id = TOPIC_ID if self._has_ids else NO_TOPIC_ID
-        topic = wire.LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=topic_id, partition_states=partitions)
-        live = tuple(
-            wire.LeaderAndIsrLiveLeader(broker_id=leader, host_name="127.0.0.1", port=port)
-            for leader, port in self.leaders.ports.items()
-        )
-        request = wire.LeaderAndIsrRequest(**self._sender, topic_states=(topic,), live_leaders=live)
+        led = {
+            number: State(leader, epoch, isr, (_FOLLOWER, *LEADERS)) for number, (leader, epoch, isr) in states.items()
+        }
+        request = leader_and_isr(self._broker_epoch, TOPIC, self._topic_id, led, self.leaders.ports)
         answer = await self.twin.ask(request, 6 if self._has_ids else 4)
         assert isinstance(answer, wire.LeaderAndIsrResponse)
         errors = [one for topic in answer.topics for one in topic.partition_errors] + [*answer.partition_errors]
@@ -130,12 +97,8 @@ class Follower:
 
     async def stop(self, epochs: Mapping[int, int], *, delete: bool) -> None:
         """Be no replica of these partitions, in their leader epochs."""
-        partitions = tuple(
-            wire.StopReplicaPartitionState(partition_index=number, leader_epoch=epoch, delete_partition=delete)
-            for number, epoch in epochs.items()
-        )
-        topic = wire.StopReplicaTopicState(topic_name=TOPIC, partition_states=partitions)
-        answer = await self.twin.ask(wire.StopReplicaRequest(**self._sender, topic_states=(topic,)), 3)
+        request = stop_replica(self._broker_epoch, TOPIC, epochs, delete=delete)
+        answer = await self.twin.ask(request, 3)
         assert isinstance(answer, wire.StopReplicaResponse)
         assert not any(one.error_code for one in answer.partition_errors), answer
 

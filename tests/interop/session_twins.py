@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +24,8 @@ import trio
 from kce import wire
 from kce.wire import ErrorCode
 from tests.broker_stub.log.support import batch
-from tests.interop.random_requests import UNKNOWN_ID, Given
-from tests.interop.twin import PATIENCE_S, Twin, differences, is_concurrent
+from tests.interop.fetching import CONSUMER, FOLLOWER, FULL, LAST, TRANSACTION, FetchingTwin, creation
+from tests.interop.twin import PATIENCE_S, differences, is_concurrent
 from tests.interop.twins import command, finish, twins
 
 Partition = tuple[str, int]
@@ -40,15 +39,12 @@ _FLEETING: Final = "s3"
 _PARTITIONS: Final = [(name, i) for name, of in _ASSIGNED.items() for i in range(len(of))]
 _ASKED: Final = [*_PARTITIONS, ("s1", 9), ("missing", 0), (_FLEETING, 0)]
 _FOLLOWED: Final = [("f1", 0), ("f1", 1)]
-_CONSUMER, _FOLLOWER = -1, 2
 #: whose sessions they are, and whether they name topics by id
 _SESSIONS: Final = {
-    "a": (_CONSUMER, True), "b": (_CONSUMER, False), "c": (_CONSUMER, True), "d": (_FOLLOWER, True),
-    "e": (_FOLLOWER, False),
+    "a": (CONSUMER, True), "b": (CONSUMER, False), "c": (CONSUMER, True), "d": (FOLLOWER, True),
+    "e": (FOLLOWER, False),
 }  # fmt: skip
 _BY_ID: Final = 13
-_FULL, _LAST = 0, -1
-_TRANSACTION: Final = "tx"
 _TRANSACTIONAL: Final = ("s1", 0)
 #: by default, of Kafka's shards together, each of which is given a session in turn
 _PLACES: Final = 1000
@@ -68,12 +64,8 @@ class Step(NamedTuple):
     waits: bool = False
 
 
-class SessionTwin(Twin):
-    """Knows the ids of its sessions and topics by their names."""
-
-    def __init__(self, name: str, address: str, path: str, broker_epoch: int = -1) -> None:
-        super().__init__(name, address, path, broker_epoch)
-        self.sessions: dict[str, int] = {}
+class SessionTwin(FetchingTwin):
+    """Is also asked while a Fetch waits."""
 
     @cached_property
     def writing(self) -> SessionTwin:
@@ -85,15 +77,6 @@ class SessionTwin(Twin):
         if "writing" in self.__dict__:
             await self.__dict__.pop("writing").disconnect()
 
-    def topic_id(self, name: str) -> uuid.UUID:
-        """The last that it had."""
-        found = self._given.get(Given("topic", name), uuid.uuid5(UNKNOWN_ID, name))
-        assert isinstance(found, uuid.UUID)
-        return found
-
-    def producer(self) -> tuple[int, int]:
-        return self._given[Given("producer", _TRANSACTION)], self._given[Given("epoch", _TRANSACTION)]
-
     async def answer(self, step: Step) -> Any:
         """What is compared, and what the script learns."""
         message = step.made(self)
@@ -101,18 +84,9 @@ class SessionTwin(Twin):
         while is_concurrent(answer) or _is_being_deleted(answer):
             await trio.sleep(0.01)
             answer = await self.ask(message, step.version)
-        if not isinstance(answer, wire.FetchResponse):
-            return self.comparable(answer)
-        if answer.session_id:
-            self.sessions[step.asking] = answer.session_id
-        names = {number: name for name, number in self.sessions.items()}
-        entries = [
-            [topic.topic, self.comparable(topic.topic_id), self.comparable(entry)]
-            for topic in answer.responses
-            for entry in topic.partitions
-        ]
-        session = names.get(answer.session_id, answer.session_id)
-        return {"error_code": answer.error_code, "session": session, "entries": entries}
+        if isinstance(answer, wire.FetchResponse):
+            return self.fetched(answer, step.asking)
+        return self.comparable(answer)
 
 
 class Script:
@@ -121,7 +95,7 @@ class Script:
     def __init__(self, random: Random, now_ms: int) -> None:
         self._random = random
         self._now_ms = now_ms
-        self._epochs = dict.fromkeys(_SESSIONS, _FULL)
+        self._epochs = dict.fromkeys(_SESSIONS, FULL)
         #: partitions of the last answer
         self._told: dict[str, list[Partition]] = {name: [] for name in _SESSIONS}
         self._ends: dict[Partition, int] = {}
@@ -152,10 +126,8 @@ class Script:
             by_id = not by_id
         expected = self._epochs[name]
         kind = random.choices(("next", "full", "last", "wrong", "strange"), (30, 2, 1, 1, 0.5))[0]
-        epoch = {"next": expected, "full": _FULL, "last": _LAST, "strange": 1}.get(
-            kind, expected + random.choice([1, 5])
-        )
-        is_full = epoch in (_FULL, _LAST)
+        epoch = {"next": expected, "full": FULL, "last": LAST, "strange": 1}.get(kind, expected + random.choice([1, 5]))
+        is_full = epoch in (FULL, LAST)
         asked = _FOLLOWED if replica_id >= 0 and random.random() < 0.9 else _ASKED
         count = random.randint(0, 6) if is_full else random.choice([0, 0, 0, 1, 2])
         wanted = {place: self._wanted(place, by_id=by_id) for place in random.sample(asked, min(count, len(asked)))}
@@ -173,7 +145,7 @@ class Script:
         del settings["replica_id" if version >= 15 else "replica_state"]
 
         def made(twin: SessionTwin) -> wire.Message:
-            session = twin.sessions.get(name, 0) if epoch != _FULL or drops_earlier else 0
+            session = twin.sessions.get(name, 0) if epoch != FULL or drops_earlier else 0
             return wire.FetchRequest(
                 session_id=77 if kind == "strange" else session,
                 topics=tuple(
@@ -212,10 +184,10 @@ class Script:
         name, error = step.asking, answer["error_code"]
         told = [(name or topic_id, entry["partition_index"]) for name, topic_id, entry in answer["entries"]]
         self._told[step.asking] = [place for place in told if place in _PARTITIONS]
-        if step.epoch == _FULL or not error:
-            self._epochs[name] = step.epoch + 1 if answer["session"] else _FULL
+        if step.epoch == FULL or not error:
+            self._epochs[name] = step.epoch + 1 if answer["session"] else FULL
         elif self._random.random() < 0.3:
-            self._epochs[name] = _FULL
+            self._epochs[name] = FULL
 
     def produce(self) -> Step:
         random = self._random
@@ -233,7 +205,7 @@ class Script:
             )  # fmt: skip
             data = wire.PartitionProduceData(index=number, records=records)
             return wire.ProduceRequest(
-                transactional_id=_TRANSACTION if is_transactional else None, acks=1, timeout_ms=5000,
+                transactional_id=TRANSACTION if is_transactional else None, acks=1, timeout_ms=5000,
                 topic_data=(wire.TopicProduceData(name=topic, partition_data=(data,)),),
             )  # fmt: skip
 
@@ -248,9 +220,9 @@ class Script:
             producer_id, epoch = twin.producer()
             who = {"producer_id": producer_id, "producer_epoch": epoch}
             if not self.is_open:
-                return wire.EndTxnRequest(transactional_id=_TRANSACTION, committed=commits, **who)
+                return wire.EndTxnRequest(transactional_id=TRANSACTION, committed=commits, **who)
             return wire.AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=_TRANSACTION, v3_and_below_producer_id=producer_id,
+                v3_and_below_transactional_id=TRANSACTION, v3_and_below_producer_id=producer_id,
                 v3_and_below_producer_epoch=epoch,
                 v3_and_below_topics=(wire.AddPartitionsToTxnTopic(name=topic, partitions=(number,)),),
             )  # fmt: skip
@@ -266,16 +238,8 @@ class Script:
 
     def _come_or_go(self) -> Step:
         self.has_fleeting = not self.has_fleeting
-        request = _creation(_FLEETING, ((1,),)) if self.has_fleeting else _deletion(_FLEETING)
+        request = creation(_FLEETING, ((1,),)) if self.has_fleeting else _deletion(_FLEETING)
         return Step(5, lambda _: request)
-
-
-def _creation(topic: str, assigned: Sequence[tuple[int, ...]]) -> wire.Message:
-    assignments = tuple(
-        wire.CreatableReplicaAssignment(partition_index=i, broker_ids=replicas) for i, replicas in enumerate(assigned)
-    )
-    created = wire.CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=assignments)
-    return wire.CreateTopicsRequest(topics=(created,), timeout_ms=20_000)
 
 
 def _is_being_deleted(answer: wire.Message | str) -> bool:
@@ -301,7 +265,7 @@ async def _settled(twin: SessionTwin, *, has_fleeting: bool, is_open: bool) -> N
             assert isinstance(offsets, wire.ListOffsetsResponse)
             *errors, error = [bool(topic.partitions[0].error_code) for topic in offsets.topics]
             await twin.ask(wire.MetadataRequest(topics=names), 12)
-            described = await twin.ask(wire.DescribeTransactionsRequest(transactional_ids=(_TRANSACTION,)), 0)
+            described = await twin.ask(wire.DescribeTransactionsRequest(transactional_ids=(TRANSACTION,)), 0)
             assert isinstance(described, wire.DescribeTransactionsResponse)
             state = described.transaction_states[0].transaction_state
             if not any(errors) and error != has_fleeting and (is_open or not state.startswith("Prepare")):
@@ -332,7 +296,7 @@ async def _answers(both: Sequence[SessionTwin], step: Step, during: Callable[[],
     return [answers[twin.name] for twin in both]
 
 
-def _asking(session_id: int, epoch: int, replica_id: int = _CONSUMER, max_wait_ms: int = 0) -> wire.FetchRequest:
+def _asking(session_id: int, epoch: int, replica_id: int = CONSUMER, max_wait_ms: int = 0) -> wire.FetchRequest:
     """A Fetch of an empty partition, which waits that long."""
     topic = wire.FetchTopic(topic="f1", partitions=(wire.FetchPartition(partition=0, partition_max_bytes=1),))
     return wire.FetchRequest(
@@ -356,17 +320,17 @@ async def _last_place(twin: SessionTwin, waits_as: int) -> list[tuple[int, bool]
         made.append(answer.session_id)
 
     for _ in range(_PLACES - 1):
-        await ask(twin, _asking(0, _FULL))
+        await ask(twin, _asking(0, FULL))
     results.clear()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, twin, _asking(0, _FULL, waits_as, _WAIT_MS))
+        nursery.start_soon(ask, twin, _asking(0, FULL, waits_as, _WAIT_MS))
         await trio.sleep(_PARKED_S)
-        await ask(twin.writing, _asking(0, _FULL))
-        await ask(twin.writing, _asking(made[-1], _FULL + 1))
-    await ask(twin, _asking(0, _FULL))
+        await ask(twin.writing, _asking(0, FULL))
+        await ask(twin.writing, _asking(made[-1], FULL + 1))
+    await ask(twin, _asking(0, FULL))
     found = list(results)
     for session_id in set(made):
-        await ask(twin, _asking(session_id, _LAST))
+        await ask(twin, _asking(session_id, LAST))
     return found
 
 
@@ -376,11 +340,11 @@ async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
     async with twins(folder, kind=SessionTwin, properties=SETTINGS) as both:
         for twin in both:
             for topic, assigned in _ASSIGNED.items():
-                await twin.ask(_creation(topic, assigned), 5)
-            opening = wire.InitProducerIdRequest(transactional_id=_TRANSACTION, transaction_timeout_ms=900_000)
+                await twin.ask(creation(topic, assigned), 5)
+            opening = wire.InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=900_000)
             await twin.answer(Step(4, lambda _, opening=opening: opening))
             await _settled(twin, has_fleeting=False, is_open=False)
-        for waits_as in (_CONSUMER, _FOLLOWER):
+        for waits_as in (CONSUMER, FOLLOWER):
             places = [await _last_place(twin, waits_as) for twin in both]
             if found := list(differences(*places)):
                 reports.append(f"the last place for a session, of {waits_as}\n    " + "\n    ".join(found))

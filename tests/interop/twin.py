@@ -75,14 +75,13 @@ class Twin:
 
     async def ask(self, message: wire.Message, version: int, *, limit_s: float = PATIENCE_S) -> wire.Message | str:
         """The answer; or "closed", or "no answer" after ``limit_s``, and then the next request has a new connection."""
-        if self._stream is None:
-            self._stream = await trio.open_tcp_stream(*self._address)
+        stream = await self._connected()
         request = self.encoded(message, version)
         answer = _NO_ANSWER
         with trio.move_on_after(limit_s):
             try:
-                await self._stream.send_all(wire.frame(request))
-                frame = await self._frame(self._stream)
+                await stream.send_all(wire.frame(request))
+                frame = await self._frame(stream)
             except trio.BrokenResourceError:
                 frame = None
             if frame is not None:
@@ -93,6 +92,16 @@ class Twin:
             answer = "closed"
         await self.disconnect()
         return answer
+
+    async def tell(self, message: wire.Message, version: int) -> None:
+        """Send what is not answered."""
+        stream = await self._connected()
+        await stream.send_all(wire.frame(self.encoded(message, version)))
+
+    async def _connected(self) -> trio.SocketStream:
+        if self._stream is None:
+            self._stream = await trio.open_tcp_stream(*self._address)
+        return self._stream
 
     def encoded(self, message: wire.Message, version: int) -> bytes:
         """As it is sent."""

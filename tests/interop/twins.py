@@ -128,7 +128,7 @@ async def restartable_twins(
 
         try:
             for twin in both:
-                await _prepare(twin)
+                await prepare(twin)
                 if restricted:
                     await _restrict(twin)
             yield both, restarting(both, kafka, zookeeper, cluster, _ready)
@@ -202,8 +202,8 @@ async def directory(address: str) -> str:
     return answer.results[0].log_dir
 
 
-async def _prepare(twin: Twin) -> None:
-    """Topics, and what ``_ready`` waits for."""
+async def prepare(twin: Twin) -> None:
+    """Topics, and coordinators."""
     topics = tuple(
         wire.CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in TOPICS.items()
     )

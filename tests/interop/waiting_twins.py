@@ -1,0 +1,639 @@
+"""Requests that wait in both twins, which the same others must answer alike.
+
+    python -m tests.interop.waiting_twins --seed 5 --steps 500
+
+Fetches of consumers, of sessions and of a follower, writes that all in sync must have, and deletions of records wait on
+connections of their own, while records, markers of transactions, deletions, and what the follower fetches come, leaders
+and who is in sync change, and partitions come and go. The test plays the follower, and the controller. After each step
+both have answered the same requests with the same, and have the same offsets and producers.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from kce import wire
+from kce.wire import ErrorCode
+from tests.broker_stub.log.support import batch
+from tests.interop.fetching import CONSUMER, FOLLOWER, FULL, LAST, TRANSACTION, FetchingTwin, creation
+from tests.interop.played_controller import State, leader_and_isr, stop_replica, update_metadata
+from tests.interop.random_requests import UNKNOWN_ID, Given
+from tests.interop.twin import PATIENCE_S, differences
+from tests.interop.twins import broker_epoch, clusters, command, directory, finish, prepare
+
+Partition = tuple[str, int]
+
+_SELF: Final = 1
+#: of the follower, at which nobody listens
+_NOWHERE: Final = 1
+#: of an answer of all partitions, also to followers
+_SETTINGS: Final = {"fetch.max.bytes": "1024"}
+#: topics that stay, and their replicas
+_REPLICAS: Final[Mapping[str, tuple[int, ...]]] = {"w1": (_SELF, FOLLOWER), "w2": (_SELF,), "w3": (_SELF, FOLLOWER)}
+_COUNTS: Final = {"w1": 3, "w2": 2}
+#: comes and goes
+_FLEETING: Final = "w3"
+#: comes when the others wait for it
+_MORE: Final = ("w1", 3)
+_STAYING: Final = [(name, i) for name, count in _COUNTS.items() for i in range(count)]
+_ASKED: Final = [*_STAYING, _MORE, (_FLEETING, 0), (_FLEETING, 1)]
+_UNKNOWN: Final = [("w1", 9), ("missing", 0)]
+_FOLLOWED: Final = [place for place in _ASKED if FOLLOWER in _REPLICAS[place[0]]]
+_TRANSACTIONAL: Final = [("w1", 0), ("w2", 0), ("w1", 1)]
+#: whose sessions they are, and whether they name topics by id
+_SESSIONS: Final = {"a": (CONSUMER, True), "b": (CONSUMER, False), "c": (FOLLOWER, True), "d": (FOLLOWER, False)}
+_BY_ID: Final = 13
+#: a replica that is told where a log ends, whoever leads
+_DEBUGGING: Final = -2
+_EARLIEST, _LATEST = -2, -1
+#: that leader and epoch a topic has while it is deleted
+_BEING_DELETED: Final = -2
+_LONG_MS, _SHORT_MS = 600_000, 150
+#: requests that wait, at most
+_MOST: Final = 8
+#: nothing is answered for so long after a step, where both have answered the same, or else so much longer
+_QUIET_S, _LATE_S = 0.02, 2.0
+#: until a setting is obeyed
+_EFFECT_S: Final = 0.25
+_NO_ANSWER: Final = "nothing"
+
+
+class WaitingTwin(FetchingTwin):
+    """Is asked on many connections."""
+
+    #: of real controllers
+    epoch = -1
+    #: answers that were not compared yet, by step
+    answers: dict[int, Any]
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
+
+    def knows(self, topic: str, topic_id: uuid.UUID) -> None:
+        self._given[Given("topic", topic)] = topic_id
+
+    def alive(self) -> dict[int, int]:
+        return {_SELF: self.port, FOLLOWER: _NOWHERE}
+
+    async def wait_for(self, number: int, step: Step) -> None:
+        """Put the answer to a request on a connection of its own into ``answers``."""
+        connection = self.another()
+        message = step.made(self)
+        try:
+            if isinstance(message, wire.ProduceRequest) and not message.acks:
+                await connection.tell(message, step.version)
+                answer = await connection.ask(wire.ApiVersionsRequest(), 0)
+                self.answers[number] = answer if isinstance(answer, str) else _NO_ANSWER
+                return
+            answer = await connection.ask(message, step.version, limit_s=_LONG_MS / 1000)
+            if isinstance(answer, wire.FetchResponse):
+                self.answers[number] = self.fetched(answer, step.asking)
+            else:
+                self.answers[number] = self.comparable(answer)
+        finally:
+            await connection.disconnect()
+
+
+@dataclass
+class Step:
+    """A request, which each twin makes with what it knows."""
+
+    version: int
+    made: Callable[[WaitingTwin], wire.Message]
+    #: whether it may be answered some steps later
+    waits: bool = False
+    #: the session of a Fetch, and its epoch
+    asking: str = ""
+    epoch: int = 0
+    #: what it writes markers to
+    ends: Sequence[Partition] = ()
+    pause_s: float = 0
+
+
+@dataclass
+class Known:
+    """What Kafka tells after each step, by partition."""
+
+    ends: dict[Partition, int] = field(default_factory=dict)
+    starts: dict[Partition, int] = field(default_factory=dict)
+    #: next sequence numbers
+    sequences: dict[Partition, int] = field(default_factory=dict)
+    transaction: str = "Empty"
+
+
+class Script:
+    """Makes requests."""
+
+    def __init__(self, random: Random, now_ms: int) -> None:
+        self._random = random
+        self._now_ms = now_ms
+        self.known = Known()
+        self.states: dict[Partition, State] = {}
+        self._epochs = dict.fromkeys(_SESSIONS, FULL)
+        self._asked_last: dict[str, int] = {}
+        #: partitions of the last answer of a session
+        self._told: dict[str, list[Partition]] = {name: [] for name in _SESSIONS}
+        self._due: deque[Step] = deque()
+        self._added: list[Partition] = []
+        self._recreated = 0
+        self._epoch = 1
+
+    def begin(self) -> None:
+        """The played controller takes over."""
+        for name, count in _COUNTS.items():
+            self._become({(name, i): (_SELF, _REPLICAS[name]) for i in range(count)})
+
+    @property
+    def is_begun(self) -> bool:
+        return not self._due
+
+    def next(self, waiting: int) -> Step:
+        if self._due:
+            return self._due.popleft()
+        kinds: dict[Callable[[], Step], float] = {
+            self._produce: 14, self._follow: 8, self._transaction: 3, self._delete: 2, self._lead: 1.2,
+            self._stop: 0.3, self._come_or_go: 0.8, self._configure: 0.3, self._expire: 0.7,
+        }  # fmt: skip
+        if waiting < _MOST:
+            kinds |= {self._wait: 10, self._write_and_wait: 6, self._delete_and_wait: 3}
+        return self._random.choices(list(kinds), list(kinds.values()))[0]()
+
+    # fetches
+
+    def _wait(self) -> Step:
+        return self._fetch(max_wait_ms=_LONG_MS, min_bytes=self._random.choice([1, 1, 1, 200, 500, 900]))
+
+    def _follow(self) -> Step:
+        """What the follower has."""
+        return self._fetch(name=self._random.choice(["", "", "c", "d"]), replica_id=FOLLOWER, max_wait_ms=0)
+
+    def _fetch(
+        self, *, max_wait_ms: int, name: str | None = None, replica_id: int = CONSUMER, min_bytes: int = 0
+    ) -> Step:
+        random = self._random
+        name = random.choice([*_SESSIONS, "", "", "", ""]) if name is None else name
+        by_id = random.random() < 0.5
+        if name:
+            replica_id, by_id = _SESSIONS[name]
+        elif replica_id == CONSUMER and random.random() < 0.2:
+            replica_id = FOLLOWER
+        epoch = self._epochs[name] if name else LAST
+        places = _FOLLOWED if replica_id == FOLLOWER else _ASKED
+        is_full = epoch in (FULL, LAST)
+        count = random.randint(1, 5) if is_full else random.choice([0, 0, 1, 2])
+        chosen = random.sample(places, count)
+        if random.random() < 0.04:
+            chosen.insert(random.randrange(len(chosen) + 1), random.choice(_UNKNOWN))
+        if not is_full and random.random() < 0.8:
+            chosen = list(dict.fromkeys([*self._told[name], *chosen]))
+        wanted = {place: self._wanted(place, replica_id, by_id=by_id) for place in chosen}
+        forgotten = random.sample(_ASKED, random.choice([0, 0, 0, 0, 1])) if not is_full else []
+        settings = {
+            "replica_id": replica_id, "replica_state": wire.ReplicaState(replica_id=replica_id),
+            "max_wait_ms": max_wait_ms, "min_bytes": min_bytes,
+            "max_bytes": random.choice([1 << 20] * 6 + [100, 250, 600]),
+            "isolation_level": random.choice([0, 1, 1]), "session_epoch": epoch,
+        }  # fmt: skip
+        version = random.randint(*((_BY_ID, 17) if by_id else (7, _BY_ID - 1)))
+        del settings["replica_id" if version >= 15 else "replica_state"]
+        if name:
+            self._epochs[name] = epoch + 1
+
+        def made(twin: WaitingTwin) -> wire.Message:
+            return wire.FetchRequest(
+                session_id=twin.sessions.get(name, 0) if name and epoch != FULL else 0,
+                topics=tuple(
+                    wire.FetchTopic(topic=topic, topic_id=twin.topic_id(topic), partitions=(partition,))
+                    for (topic, _), partition in wanted.items()
+                ),
+                forgotten_topics_data=tuple(
+                    wire.ForgottenTopic(topic=topic, topic_id=twin.topic_id(topic), partitions=(number,))
+                    for topic, number in forgotten
+                ),
+                **settings,
+            )
+
+        return Step(version, made, waits=max_wait_ms == _LONG_MS, asking=name, epoch=epoch)
+
+    def _wanted(self, place: Partition, replica_id: int, *, by_id: bool) -> wire.FetchPartition:
+        random, known = self._random, self.known
+        offset = known.ends.get(place, 0) - random.choice([0, 0, 0, 0, 0, 1, 1, 2, 4])
+        start = known.starts.get(place, 0)
+        state = self.states.get(place)
+        epoch = state.epoch if state is not None else 0
+        return wire.FetchPartition(
+            partition=place[1],
+            current_leader_epoch=random.choice([-1] * 12 + [epoch] * 4 + [epoch + 1]),
+            fetch_offset=random.choice([0, 3, 1000]) if random.random() < 0.04 else max(offset, start, 0),
+            last_fetched_epoch=epoch if by_id and random.random() < 0.05 else -1,
+            log_start_offset=-1 if replica_id == CONSUMER else max(start - random.choice([0, 0, 1]), 0),
+            partition_max_bytes=random.choice([1 << 20] * 6 + [1, 100, 250]),
+        )
+
+    def learn(self, step: Step, number: int, answer: Any) -> None:
+        """Kafka's answer."""
+        if not step.asking or isinstance(answer, str):
+            return
+        name = step.asking
+        places = {(topic, entry["partition_index"]) for topic, _, entry in answer["entries"]}
+        self._told[name] = [place for place in _ASKED if place in places]
+        if self._asked_last.get(name, -1) <= number and (answer["error_code"] or not answer["session"]):
+            self._epochs[name] = FULL
+
+    def sent(self, step: Step, number: int) -> None:
+        if step.asking:
+            self._asked_last[step.asking] = number
+
+    def is_asking(self, name: str) -> bool:
+        return self._epochs[name] == FULL + 1
+
+    # what is written
+
+    def _produce(self) -> Step:
+        return self._write(acks=self._random.choice([0, 1, 1, 1]), timeout_ms=5000)
+
+    def _write_and_wait(self) -> Step:
+        return self._write(acks=-1, timeout_ms=_LONG_MS)
+
+    def _expire(self) -> Step:
+        """Not answered by anything that comes: it is waited for."""
+        if self._random.random() < 0.5:
+            return self._write(acks=-1, timeout_ms=_SHORT_MS)
+        return self._fetch(name="", max_wait_ms=_SHORT_MS, min_bytes=1)
+
+    def _write(self, *, acks: int, timeout_ms: int) -> Step:
+        random, known = self._random, self.known
+        is_open = known.transaction == "Ongoing" and bool(self._added) and acks != 0
+        is_transactional = is_open and random.random() < 0.6
+        places = self._added if is_transactional else [place for place in _ASKED if place in self.states]
+        chosen = random.sample(places, min(len(places), random.choice([1, 1, 2, 3])))
+        if not is_transactional and random.random() < 0.04:
+            chosen.append(random.choice(_UNKNOWN))
+        values = {place: b"x" * random.choice([1, 50, 150, 400]) for place in chosen}
+        sequences = {place: known.sequences.get(place, 0) for place in chosen}
+
+        def made(twin: WaitingTwin) -> wire.Message:
+            producer_id, epoch = twin.producer() if is_transactional else (-1, -1)
+            topics = []
+            for (topic, number), value in values.items():
+                records = batch(
+                    value, timestamp=self._now_ms, producer_id=producer_id, producer_epoch=epoch,
+                    base_sequence=sequences[topic, number] if is_transactional else -1,
+                    is_transactional=is_transactional,
+                )  # fmt: skip
+                data = wire.PartitionProduceData(index=number, records=records)
+                topics.append(wire.TopicProduceData(name=topic, partition_data=(data,)))
+            return wire.ProduceRequest(
+                transactional_id=TRANSACTION if is_transactional else None, acks=acks, timeout_ms=timeout_ms,
+                topic_data=tuple(topics),
+            )  # fmt: skip
+
+        return Step(random.choice([9, 10]), made, waits=timeout_ms == _LONG_MS)
+
+    def _transaction(self) -> Step:
+        if self.known.transaction.startswith("Prepare"):
+            return self._produce()
+        if self.known.transaction == "Ongoing":
+            led = [place for place in self._added if self.states[place].leader == _SELF]
+            if led != self._added:  # the markers would be sent again and again
+                return self._produce()
+            commits, self._added = self._random.random() < 0.5, []
+
+            def ended(twin: WaitingTwin) -> wire.Message:
+                producer_id, epoch = twin.producer()
+                return wire.EndTxnRequest(
+                    transactional_id=TRANSACTION, committed=commits, producer_id=producer_id, producer_epoch=epoch
+                )
+
+            return Step(3, ended, ends=led)
+        self._added = self._random.sample(_TRANSACTIONAL, self._random.randint(1, 3))
+        topics: dict[str, list[int]] = {}
+        for topic, number in self._added:
+            topics.setdefault(topic, []).append(number)
+
+        def added(twin: WaitingTwin) -> wire.Message:
+            producer_id, epoch = twin.producer()
+            return wire.AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=TRANSACTION, v3_and_below_producer_id=producer_id,
+                v3_and_below_producer_epoch=epoch,
+                v3_and_below_topics=tuple(
+                    wire.AddPartitionsToTxnTopic(name=topic, partitions=tuple(numbers))
+                    for topic, numbers in topics.items()
+                ),
+            )  # fmt: skip
+
+        return Step(3, added)
+
+    def _delete(self) -> Step:
+        return self._delete_records([place for place in _ASKED if FOLLOWER not in _REPLICAS[place[0]]], 5000)
+
+    def _delete_and_wait(self) -> Step:
+        return self._delete_records(_FOLLOWED, _LONG_MS)
+
+    def _delete_records(self, places: Sequence[Partition], timeout_ms: int) -> Step:
+        random = self._random
+        topics = tuple(
+            wire.DeleteRecordsTopic(
+                name=place[0],
+                partitions=(
+                    wire.DeleteRecordsPartition(
+                        partition_index=place[1],
+                        offset=random.choice([-1, self.known.starts.get(place, 0) + random.choice([0, 1, 1, 2, 5])]),
+                    ),
+                ),
+            )
+            for place in random.sample(places, random.choice([1, 1, 2]))
+        )
+        request = wire.DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+        return Step(2, lambda _: request, waits=timeout_ms == _LONG_MS)
+
+    # what controllers do
+
+    def _become(self, changes: Mapping[Partition, tuple[int, Sequence[int]]], *, is_new: bool = False) -> None:
+        """Leaders and who is in sync, of one topic: two steps."""
+        self._epoch += 1
+        epoch = 0 if is_new else self._epoch
+        states = {
+            number: State(leader, epoch, isr, _REPLICAS[topic]) for (topic, number), (leader, isr) in changes.items()
+        }
+        (topic,) = {topic for topic, _ in changes}
+        self.states.update({(topic, number): state for number, state in states.items()})
+        self._due.append(
+            Step(6, lambda t: leader_and_isr(t.epoch, topic, t.topic_id(topic), states, t.alive())),
+        )
+        self._due.append(self._told_all(topic, states))
+
+    def _told_all(self, topic: str, states: Mapping[int, State]) -> Step:
+        return Step(7, lambda t: update_metadata(t.epoch, topic, t.topic_id(topic), states, t.alive()))
+
+    def _led(self) -> list[Partition]:
+        """Partitions whose leaders may change."""
+        is_ending = self.known.transaction.startswith("Prepare")
+        return [p for p in _ASKED if p in self.states and not (is_ending and p in _TRANSACTIONAL)]
+
+    def _lead(self) -> Step:
+        random = self._random
+        place = random.choice(self._led())
+        many = [p for p in self._led() if p[0] == place[0]]
+        chosen = many if random.random() < 0.2 else [place]
+        changes = {}
+        for topic, number in chosen:
+            if FOLLOWER not in _REPLICAS[topic]:
+                leader, isr = (_SELF, (_SELF,))
+            elif self.states[topic, number].leader != _SELF or random.random() < 0.6:
+                leader, isr = _SELF, random.choice([(_SELF,), (_SELF, FOLLOWER), (_SELF, FOLLOWER)])
+            else:
+                leader, isr = FOLLOWER, random.choice([(FOLLOWER,), (_SELF, FOLLOWER)])
+            changes[topic, number] = (leader, isr)
+        self._become(changes)
+        return self._due.popleft()
+
+    def _stop(self) -> Step:
+        """A replica stops, and leads again later."""
+        place = self._random.choice(self._led())
+        topic, number = place
+        self._epoch += 1
+        epochs = {number: self._epoch}
+        step = Step(3, lambda t: stop_replica(t.epoch, topic, epochs, delete=False))
+        if self._random.random() < 0.5:
+            self._due.append(self._produce())
+        self._become({place: (_SELF, _REPLICAS[topic])})
+        return step
+
+    def _come_or_go(self) -> Step:
+        random = self._random
+        if _MORE not in self.states and random.random() < 0.4:
+            self._become({_MORE: (_SELF, _REPLICAS[_MORE[0]])}, is_new=True)
+            return self._due.popleft()
+        places = [(_FLEETING, 0), (_FLEETING, 1)]
+        if places[0] not in self.states:
+            self._recreated += 1
+            topic_id = uuid.uuid5(UNKNOWN_ID, f"{_FLEETING} {self._recreated}")
+            self._become(
+                {place: (_SELF, random.choice([(_SELF,), (_SELF, FOLLOWER)])) for place in places}, is_new=True
+            )
+            begin = self._due.popleft()
+
+            def made(twin: WaitingTwin) -> wire.Message:
+                twin.knows(_FLEETING, topic_id)
+                return begin.made(twin)
+
+            return Step(begin.version, made)
+        gone = {number: State(_BEING_DELETED, _BEING_DELETED, (), _REPLICAS[_FLEETING]) for _, number in places}
+        epochs = dict.fromkeys(gone, _BEING_DELETED)
+        steps = [
+            self._told_all(_FLEETING, gone),
+            Step(3, lambda t: stop_replica(t.epoch, _FLEETING, epochs, delete=False)),
+            Step(3, lambda t: stop_replica(t.epoch, _FLEETING, epochs, delete=True)),
+        ]
+        for place in places:
+            del self.states[place]
+        if random.random() < 0.5:
+            del steps[1]
+        if random.random() < 0.3:
+            steps.reverse()
+        self._due.extend(steps)
+        return self._due.popleft()
+
+    def _configure(self) -> Step:
+        change = wire.AlterableConfig(
+            name="min.insync.replicas", config_operation=0, value=self._random.choice(["1", "2"])
+        )
+        resource = wire.IncrementalAlterConfigsResource(resource_type=2, resource_name="w1", configs=(change,))
+        request = wire.IncrementalAlterConfigsRequest(resources=(resource,))
+        return Step(1, lambda _: request, pause_s=_EFFECT_S)
+
+
+@dataclass
+class Seen:
+    """What is observed of a twin."""
+
+    compared: Any
+    known: Known
+
+
+async def _observe(twin: WaitingTwin) -> Seen:
+    """Offsets, also of committed records and where logs end; producers; and the state of the transaction."""
+    known = Known()
+    compared: dict[str, Any] = {}
+    for name, replica_id, timestamp, isolation in (
+        ("starts", _DEBUGGING, _EARLIEST, 0), ("ends", _DEBUGGING, _LATEST, 0),
+        ("high watermarks", CONSUMER, _LATEST, 0), ("last stable offsets", CONSUMER, _LATEST, 1),
+    ):  # fmt: skip
+        asked = wire.ListOffsetsPartition
+        topics = tuple(
+            wire.ListOffsetsTopic(name=topic, partitions=(asked(partition_index=number, timestamp=timestamp),))
+            for topic, number in _ASKED
+        )
+        answer = await twin.ask(
+            wire.ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics), 7
+        )
+        assert isinstance(answer, wire.ListOffsetsResponse), answer
+        found = {
+            (topic.name, part.partition_index): (part.error_code, part.offset)
+            for topic in answer.topics
+            for part in topic.partitions
+        }
+        compared[name] = {str(place): value for place, value in sorted(found.items())}
+        if name in ("starts", "ends"):
+            getattr(known, name).update({place: offset for place, (error, offset) in found.items() if not error})
+    request = wire.DescribeProducersRequest(
+        topics=tuple(wire.TopicRequest(name=topic, partition_indexes=(number,)) for topic, number in _TRANSACTIONAL)
+    )
+    producers = await twin.ask(request, 0)
+    assert isinstance(producers, wire.DescribeProducersResponse), producers
+    compared["producers"] = twin.comparable(producers)
+    for topic in producers.topics:
+        for part in topic.partitions:
+            for producer in part.active_producers:
+                if (producer.producer_id, producer.producer_epoch) == twin.producer():
+                    known.sequences[topic.name, part.partition_index] = producer.last_sequence + 1
+    described = await twin.ask(wire.DescribeTransactionsRequest(transactional_ids=(TRANSACTION,)), 0)
+    assert isinstance(described, wire.DescribeTransactionsResponse), described
+    known.transaction = described.transaction_states[0].transaction_state
+    compared["transaction"] = known.transaction
+    return Seen(compared, known)
+
+
+@dataclass
+class Asked:
+    number: int
+    step: Step
+    text: str
+
+
+async def _settled(both: Sequence[WaitingTwin], asked: Asked, marked: Mapping[Partition, int]) -> list[Seen]:
+    """Wait until all is answered that this step answers, and look at both."""
+    if not asked.step.waits:
+        with trio.move_on_after(PATIENCE_S):
+            while any(asked.number not in twin.answers for twin in both):  # noqa: ASYNC110 - of two
+                await trio.sleep(0.002)
+    await trio.sleep(asked.step.pause_s + _QUIET_S)
+    begun, last = trio.current_time(), None
+    while True:
+        counts = [len(twin.answers) for twin in both]
+        seen = [await _observe(twin) for twin in both]
+        state = counts, [one.compared for one in seen]
+        is_same = counts[0] == counts[1] and seen[0].compared == seen[1].compared
+        is_marked = all(seen[0].known.ends.get(place, 0) > end for place, end in marked.items())
+        if last == state and is_same and is_marked:
+            return seen
+        if trio.current_time() - begun > _LATE_S:
+            return seen
+        last = state
+        await trio.sleep(_QUIET_S)
+
+
+async def _prepare(twin: WaitingTwin) -> None:
+    """Topics in ZooKeeper, and a producer."""
+    for topic, count in _COUNTS.items():
+        await twin.ask(creation(topic, (_REPLICAS[topic],) * count), 5)
+    topics = tuple(
+        wire.ListOffsetsTopic(name=name, partitions=(wire.ListOffsetsPartition(partition_index=i, timestamp=_LATEST),))
+        for name, i in _STAYING
+    )
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            await twin.ask(
+                wire.MetadataRequest(topics=tuple(wire.MetadataRequestTopic(name=name) for name in _COUNTS)), 12
+            )
+            listed = await twin.ask(wire.ListOffsetsRequest(topics=topics), 7)
+            assert isinstance(listed, wire.ListOffsetsResponse)
+            if not any(topic.partitions[0].error_code for topic in listed.topics):
+                break
+            await trio.sleep(0.02)
+        request = wire.InitProducerIdRequest(transactional_id=TRANSACTION, transaction_timeout_ms=900_000)
+        while True:
+            answer = await twin.ask(request, 4)
+            assert isinstance(answer, wire.InitProducerIdResponse)
+            if not answer.error_code:
+                return
+            assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+            await trio.sleep(0.02)
+
+
+class Play:
+    """The steps, and what is compared after each."""
+
+    def __init__(self, both: Sequence[WaitingTwin], script: Script, nursery: trio.Nursery) -> None:
+        self._both = both
+        self._script = script
+        self._nursery = nursery
+        self._waiting: dict[int, Asked] = {}
+        #: answers that have been compared
+        self.answered_later = 0
+
+    async def step(self, number: int) -> list[str]:
+        """How the twins differ."""
+        script = self._script
+        step = script.next(len(self._waiting))
+        script.sent(step, number)
+        asked = Asked(number, step, f"{number}: {step.version} {step.made(self._both[0])}")
+        self._waiting[number] = asked
+        marked = {place: script.known.ends.get(place, 0) for place in step.ends}
+        for twin in self._both:
+            self._nursery.start_soon(twin.wait_for, number, step)
+        seen = await _settled(self._both, asked, marked)
+        script.known = seen[0].known
+        found = list(differences(*(one.compared for one in seen)))
+        answers = [{one: twin.answers.pop(one) for one in sorted(twin.answers)} for twin in self._both]
+        for one in sorted({*answers[0], *answers[1]}):
+            waiting = self._waiting.pop(one)
+            self.answered_later += one != number
+            kafkas, ours = (of.get(one, "no answer") for of in answers)
+            found += [f"answer to {waiting.text[:700]}\n      {line}" for line in differences(kafkas, ours)]
+            script.learn(waiting.step, one, kafkas)
+        return [f"after {asked.text[:700]}", *found] if found else []
+
+
+async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
+    """A report on the first step after which the twins differ, if there is one."""
+    async with clusters(folder, _SETTINGS) as (kafka, zookeeper, cluster), trio.open_nursery() as nursery:
+        bootstrap = cluster.bootstrap_servers()
+        places = (
+            ("Kafka", kafka.address, str(kafka.folder / "data"), zookeeper),
+            ("ours", bootstrap, await directory(bootstrap), cluster.zookeeper),
+        )
+        both = []
+        for name, address, path, at in places:
+            twin = WaitingTwin(name, address, path, await broker_epoch(at))
+            twin.epoch, twin.answers = await broker_epoch(at), {}
+            await prepare(twin)
+            await _prepare(twin)
+            both.append(twin)
+        script = Script(Random(seed), int(time.time() * 1000))
+        script.begin()
+        play = Play(both, script, nursery)
+        reports: list[str] = []
+        for number in range(steps):
+            if found := await play.step(number):
+                reports = [f"seed {seed}, step {number}:", *found]
+                break
+        print(f"{play.answered_later} answers came in later steps")
+        nursery.cancel_scope.cancel()
+        for twin in both:
+            await twin.disconnect()
+    return ["\n    ".join(reports)] if reports else []
+
+
+def main() -> int:
+    arguments = command("python -m tests.interop.waiting_twins", __doc__).parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        reports = trio.run(lambda: run(Path(folder), seed=arguments.seed, steps=arguments.steps))
+    return finish(reports, arguments.steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
