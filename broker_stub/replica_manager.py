@@ -171,10 +171,11 @@ class ReplicaManager:
         topic_ids: Mapping[str, uuid.UUID],
         codes: dict[TopicPartition, ErrorCode],
     ) -> None:
-        """Leaders before followers (rule 9.20)."""
+        """Leaders before followers (rule 9.20), whose waiting requests are looked at when all follow (rule B2.23)."""
         leading = [(partition, state) for partition, state in accepted if state.leader == self.broker_id]
         following = [(partition, state) for partition, state in accepted if state.leader != self.broker_id]
         failed, now_ms = False, trio.current_time() * 1000
+        followers: list[Partition] = []
         for partition, state in leading + following:
             topic_partition = partition.topic_partition
             was_leader = partition.is_leader
@@ -187,13 +188,17 @@ class ReplicaManager:
                 continue
             if not changed:
                 continue
+            if not partition.is_leader:
+                followers.append(partition)
+                continue
             self._isr_policy.partition_changed(partition)
-            if partition.is_leader and not was_leader:
+            if not was_leader:
                 for coordinator in self.coordinators:
                     coordinator.became_leader(topic_partition, partition.leader_epoch)
-            elif not partition.is_leader:
-                for coordinator in self.coordinators:
-                    coordinator.resigned(topic_partition, partition.leader_epoch)
+        for partition in followers:
+            self._isr_policy.partition_changed(partition)
+            for coordinator in self.coordinators:
+                coordinator.resigned(partition.topic_partition, partition.leader_epoch)
         if failed:
             self._on_log_dir_failure()  # rule 9.68
 

@@ -1,6 +1,7 @@
 """Appends, reads and look-ups on the partitions that a broker hosts, and the requests that wait for them (rules B2).
 
-Everything that may complete a waiting request says so: ``appended``, ``high_watermark_moved``, ``role_changed``.
+Everything that may complete a waiting request says so: ``appended``, ``high_watermark_moved``, ``became_leader``,
+``role_changed``.
 """
 
 from __future__ import annotations
@@ -176,12 +177,25 @@ class DataPlane:
         if self._advance(partition):
             self.high_watermark_moved(partition.topic_partition)
 
-    def role_changed(self, partition: Partition) -> None:
-        """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
+    def changed_unnoticed(self, topic_partition: TopicPartition) -> None:
+        """As in Kafka nothing that waits is looked at; but a partition that was idle in a session is read then."""
+        for session in self._wake(topic_partition):
+            for operation in list(self.fetch_purgatory.watchers.get(session.id, ())):
+                operation.take_touched()
+
+    def became_leader(self, partition: Partition) -> None:
+        """A LeaderAndIsr was applied, also to one that led before: in Kafka only its high watermark matters (2f)."""
         self.changes += 1
-        self._advance(partition)
-        self.check_fetches(partition.topic_partition)
+        if self._advance(partition):
+            self.high_watermark_moved(partition.topic_partition)
+        else:
+            self.changed_unnoticed(partition.topic_partition)
+
+    def role_changed(self, partition: Partition) -> None:
+        """A LeaderAndIsr of a follower or a StopReplica was applied (section 2f)."""
+        self.changes += 1
         self.produce_purgatory.check_and_complete(partition.topic_partition)
+        self.check_fetches(partition.topic_partition)
 
     def _advance(self, partition: Partition) -> bool:
         return partition.advance_high_watermark(self._joins)
@@ -404,11 +418,11 @@ class DataPlane:
         )
 
     def _follower_fetched(self, partition: Partition, broker_id: int, fetch: PartitionFetch, found: Read) -> None:
-        """Rule B4.41."""
+        """Rule B4.41. Where its log starts completes something only while a deletion waits for it, as in Kafka."""
         followers, start = partition.followers, found.start
         follower = followers.get(broker_id)
         assert follower is not None
-        starts_elsewhere = fetch.log_start_offset != follower.log_start_offset
+        starts_elsewhere = self.delete_purgatory.delayed > 0 and fetch.log_start_offset != follower.log_start_offset
         before = followers.low_watermark(found.log_start_offset, self.is_alive) if starts_elsewhere else 0
         known_end = follower.end.offset
         if start.offset != fetch.offset:

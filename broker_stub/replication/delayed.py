@@ -125,6 +125,11 @@ class DelayedFetch(DelayedOperation):
                 self._starts.append(OffsetMetadata(-1))
         return can_wait
 
+    def take_touched(self) -> None:
+        """Wait with the rest for what is not idle any more, although nothing has come that completes anything."""
+        if not self.is_completed and not self._add_touched():
+            self.force_complete()
+
     def try_complete(self) -> bool:
         if not self._add_touched():
             return self.force_complete()

@@ -43,7 +43,7 @@ def _delete_before(plane: DataPlane, topic_partition: TopicPartition, offset: in
     if offset < 0:
         raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
     if found.increment_log_start_offset(offset):
-        plane.check_fetches(topic_partition)
+        plane.changed_unnoticed(topic_partition)
     return offset, plane.low_watermark(partition)
 
 

@@ -104,7 +104,10 @@ class Replication:
         partition.followers.laggards = self.laggards.get(partition.topic_partition, ())
         self.isr.partition_changed(partition)
         self._follow(partition)
-        self.data_plane.role_changed(partition)
+        if partition.is_leader:
+            self.data_plane.became_leader(partition)
+        else:
+            self.data_plane.role_changed(partition)
         self.log_dir_moves.partition_changed(partition)
 
     def _log_replaced(self, partition: Partition) -> None:

@@ -140,7 +140,7 @@ async def test_what_replication_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> 
     for part, methods in (
         (replication.fetchers, ("follow", "stop", "stop_idle", "update_topic_id", "reconsider")),
         (replication.isr, ("partition_changed", "shrink_laggards")),
-        (replication.data_plane, ("role_changed",)),
+        (replication.data_plane, ("became_leader", "role_changed")),
     ):
         for method in methods:
             monkeypatch.setattr(part, method, lambda *values, method=method: note(method, *values))
@@ -153,7 +153,7 @@ async def test_what_replication_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> 
 
     led = await after(lai_state(0))
     zero = node.partition(0)
-    assert led == [("partition_changed", zero), ("stop", [A0]), ("stop_idle",), ("role_changed", zero)]
+    assert led == [("partition_changed", zero), ("stop", [A0]), ("stop_idle",), ("became_leader", zero)]
     followed = await after(lai_state(1, leader=2, leader_epoch=6))
     one = node.partition(1)
     endpoint = node.cache.snapshot.endpoint(2, "DATA")
@@ -253,14 +253,14 @@ async def test_who_is_in_the_isr_of_a_new_leader_has_caught_up(autojump_clock: M
 
 
 async def test_whose_requests_go_on_first(monkeypatch: pytest.MonkeyPatch) -> None:  # rules B2.17, B2.23, 2f
-    """Readers, then who waits for followers to have written, or to have deleted."""
+    """Readers, then who waits for followers to have written, or to have deleted; writers when a leader has gone."""
     node = Node()
     await node.ask(update_metadata())
     await node.ask(leader_and_isr(lai_state(0)))
     plane, calls = node.replication.data_plane, list[str]()
     for name in ("fetch", "produce", "delete"):
         purgatory = getattr(plane, f"{name}_purgatory")
-        purgatory.watchers[A0] = {}
+        monkeypatch.setitem(purgatory.watchers, A0, {})
         monkeypatch.setattr(purgatory, "check_and_complete", lambda key, name=name: calls.append(name))
 
     def after(action: Any, *values: Any) -> list[str]:
@@ -273,5 +273,6 @@ async def test_whose_requests_go_on_first(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(plane, "_advance", lambda partition, moved=moved: moved)
         assert after(plane.appended, partition) == expected
         assert after(plane.isr_changed, partition) == (expected if moved else [])
-        assert after(plane.role_changed, partition) == ["fetch", "produce"]
+        assert after(plane.became_leader, partition) == (expected if moved else [])
+        assert after(plane.role_changed, partition) == ["produce", "fetch"]
     assert after(plane.high_watermark_moved, A0) == ["fetch", "produce", "delete"]

@@ -1,17 +1,24 @@
-"""Requests of a controller that a test plays, to a broker that is one of a twin's."""
+"""Requests of a controller that a test plays.
+
+Partitions are in the order in which real controllers send them: that of a hash table, in which Kafka's broker has them,
+too.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kce import wire
+from kce.controller.iteration_order import table_order
+from kce.wire.vocabulary import TopicPartition
 
 #: nobody is there: what brokers ask their controller is not answered
 _CONTROLLER: Final = 9
 #: higher than that of the real one, whose requests are refused from then on
 _EPOCH: Final = 1000
+T = TypeVar("T")
 
 
 class State(NamedTuple):
@@ -47,7 +54,7 @@ def update_metadata(
             partition_index=number, controller_epoch=_EPOCH, leader=led.leader, leader_epoch=led.epoch,
             isr=tuple(led.isr), zk_version=max(led.epoch, 0), replicas=tuple(led.replicas),
         )
-        for number, led in states.items()
+        for number, led in _in_order(topic, states)
     )  # fmt: skip
     of_topic = wire.UpdateMetadataTopicState(topic_name=topic, topic_id=topic_id, partition_states=partitions)
     return wire.UpdateMetadataRequest(**sender(broker_epoch), topic_states=(of_topic,), live_brokers=brokers)
@@ -62,7 +69,7 @@ def leader_and_isr(
             partition_index=number, controller_epoch=_EPOCH, leader=led.leader, leader_epoch=led.epoch,
             isr=tuple(led.isr), partition_epoch=led.epoch, replicas=tuple(led.replicas), is_new=led.epoch == 0,
         )
-        for number, led in states.items()
+        for number, led in _in_order(topic, states)
     )  # fmt: skip
     of_topic = wire.LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=partitions)
     live = tuple(
@@ -76,7 +83,12 @@ def stop_replica(broker_epoch: int, topic: str, epochs: Mapping[int, int], *, de
     """``epochs``: of the leaders, by partition."""
     partitions = tuple(
         wire.StopReplicaPartitionState(partition_index=number, leader_epoch=epoch, delete_partition=delete)
-        for number, epoch in epochs.items()
+        for number, epoch in _in_order(topic, epochs)
     )
     of_topic = wire.StopReplicaTopicState(topic_name=topic, partition_states=partitions)
     return wire.StopReplicaRequest(**sender(broker_epoch), topic_states=(of_topic,))
+
+
+def _in_order(topic: str, of: Mapping[int, T]) -> list[tuple[int, T]]:
+    ordered = table_order(TopicPartition(topic, number) for number in of)
+    return [(place.partition, of[place.partition]) for place in ordered]

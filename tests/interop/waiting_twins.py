@@ -127,6 +127,9 @@ class Known:
     """What Kafka tells after each step, by partition."""
 
     ends: dict[Partition, int] = field(default_factory=dict)
+    #: to where consumers read, without and with transactions that are open
+    high: dict[Partition, int] = field(default_factory=dict)
+    stable: dict[Partition, int] = field(default_factory=dict)
     starts: dict[Partition, int] = field(default_factory=dict)
     #: next sequence numbers
     sequences: dict[Partition, int] = field(default_factory=dict)
@@ -155,10 +158,6 @@ class Script:
         for name, count in _COUNTS.items():
             self._become({(name, i): (_SELF, _REPLICAS[name]) for i in range(count)})
 
-    @property
-    def is_begun(self) -> bool:
-        return not self._due
-
     def next(self, waiting: int) -> Step:
         if self._due:
             return self._due.popleft()
@@ -167,13 +166,13 @@ class Script:
             self._stop: 0.3, self._come_or_go: 0.8, self._configure: 0.3, self._expire: 0.7,
         }  # fmt: skip
         if waiting < _MOST:
-            kinds |= {self._wait: 10, self._write_and_wait: 6, self._delete_and_wait: 3}
+            kinds |= {self._wait: 18, self._write_and_wait: 7, self._delete_and_wait: 3}
         return self._random.choices(list(kinds), list(kinds.values()))[0]()
 
     # fetches
 
     def _wait(self) -> Step:
-        return self._fetch(max_wait_ms=_LONG_MS, min_bytes=self._random.choice([1, 1, 1, 200, 500, 900]))
+        return self._fetch(max_wait_ms=_LONG_MS, min_bytes=self._random.choice([1, 1, 200, 400, 900]))
 
     def _follow(self) -> Step:
         """What the follower has."""
@@ -191,20 +190,29 @@ class Script:
             replica_id = FOLLOWER
         epoch = self._epochs[name] if name else LAST
         places = _FOLLOWED if replica_id == FOLLOWER else _ASKED
+        if random.random() < 0.9:
+            places = [place for place in places if place in self.known.high]
         is_full = epoch in (FULL, LAST)
         count = random.randint(1, 5) if is_full else random.choice([0, 0, 1, 2])
-        chosen = random.sample(places, count)
+        chosen = random.sample(places, min(count, len(places)))
         if random.random() < 0.04:
             chosen.insert(random.randrange(len(chosen) + 1), random.choice(_UNKNOWN))
         if not is_full and random.random() < 0.8:
             chosen = list(dict.fromkeys([*self._told[name], *chosen]))
-        wanted = {place: self._wanted(place, replica_id, by_id=by_id) for place in chosen}
+        goes_on = max_wait_ms > 0 and random.random() < 0.85
+        is_committed = random.random() < 0.5
+        limits = None
+        if goes_on:
+            limits = (
+                self.known.ends if replica_id == FOLLOWER else self.known.stable if is_committed else self.known.high
+            )
+        wanted = {place: self._wanted(place, replica_id, limits, by_id=by_id) for place in chosen}
         forgotten = random.sample(_ASKED, random.choice([0, 0, 0, 0, 1])) if not is_full else []
         settings = {
             "replica_id": replica_id, "replica_state": wire.ReplicaState(replica_id=replica_id),
             "max_wait_ms": max_wait_ms, "min_bytes": min_bytes,
             "max_bytes": random.choice([1 << 20] * 6 + [100, 250, 600]),
-            "isolation_level": random.choice([0, 1, 1]), "session_epoch": epoch,
+            "isolation_level": int(is_committed), "session_epoch": epoch,
         }  # fmt: skip
         version = random.randint(*((_BY_ID, 17) if by_id else (7, _BY_ID - 1)))
         del settings["replica_id" if version >= 15 else "replica_state"]
@@ -227,19 +235,25 @@ class Script:
 
         return Step(version, made, waits=max_wait_ms == _LONG_MS, asking=name, epoch=epoch)
 
-    def _wanted(self, place: Partition, replica_id: int, *, by_id: bool) -> wire.FetchPartition:
+    def _wanted(
+        self, place: Partition, replica_id: int, limits: Mapping[Partition, int] | None, *, by_id: bool
+    ) -> wire.FetchPartition:
+        """``limits``: to where it has been read."""
         random, known = self._random, self.known
-        offset = known.ends.get(place, 0) - random.choice([0, 0, 0, 0, 0, 1, 1, 2, 4])
+        if limits is None:
+            offset = known.ends.get(place, 0) - random.choice([0, 0, 0, 0, 0, 1, 1, 2, 4])
+        else:
+            offset = limits.get(place, 0) - random.choice([0] * 16 + [1, -1])
         start = known.starts.get(place, 0)
         state = self.states.get(place)
         epoch = state.epoch if state is not None else 0
         return wire.FetchPartition(
             partition=place[1],
-            current_leader_epoch=random.choice([-1] * 12 + [epoch] * 4 + [epoch + 1]),
-            fetch_offset=random.choice([0, 3, 1000]) if random.random() < 0.04 else max(offset, start, 0),
+            current_leader_epoch=random.choice([-1] * 60 + [epoch] * 20 + [epoch + 1]),
+            fetch_offset=random.choice([0, 3, 1000]) if random.random() < 0.02 else max(offset, start, 0),
             last_fetched_epoch=epoch if by_id and random.random() < 0.05 else -1,
             log_start_offset=-1 if replica_id == CONSUMER else max(start - random.choice([0, 0, 1]), 0),
-            partition_max_bytes=random.choice([1 << 20] * 6 + [1, 100, 250]),
+            partition_max_bytes=random.choice([1 << 20] * 8 + [1, 100, 250]),
         )
 
     def learn(self, step: Step, number: int, answer: Any) -> None:
@@ -255,9 +269,6 @@ class Script:
     def sent(self, step: Step, number: int) -> None:
         if step.asking:
             self._asked_last[step.asking] = number
-
-    def is_asking(self, name: str) -> bool:
-        return self._epochs[name] == FULL + 1
 
     # what is written
 
@@ -385,7 +396,9 @@ class Script:
 
     def _lead(self) -> Step:
         random = self._random
-        place = random.choice(self._led())
+        led = self._led()
+        elsewhere = [place for place in led if self.states[place].leader != _SELF]
+        place = random.choice(elsewhere if elsewhere and random.random() < 0.7 else led)
         many = [p for p in self._led() if p[0] == place[0]]
         chosen = many if random.random() < 0.2 else [place]
         changes = {}
@@ -448,10 +461,12 @@ class Script:
         return self._due.popleft()
 
     def _configure(self) -> Step:
-        change = wire.AlterableConfig(
+        change = wire.IncrementalAlterConfigsRequestAlterableConfig(
             name="min.insync.replicas", config_operation=0, value=self._random.choice(["1", "2"])
         )
-        resource = wire.IncrementalAlterConfigsResource(resource_type=2, resource_name="w1", configs=(change,))
+        resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=2, resource_name="w1", configs=(change,)
+        )
         request = wire.IncrementalAlterConfigsRequest(resources=(resource,))
         return Step(1, lambda _: request, pause_s=_EFFECT_S)
 
@@ -469,8 +484,8 @@ async def _observe(twin: WaitingTwin) -> Seen:
     known = Known()
     compared: dict[str, Any] = {}
     for name, replica_id, timestamp, isolation in (
-        ("starts", _DEBUGGING, _EARLIEST, 0), ("ends", _DEBUGGING, _LATEST, 0),
-        ("high watermarks", CONSUMER, _LATEST, 0), ("last stable offsets", CONSUMER, _LATEST, 1),
+        ("starts", _DEBUGGING, _EARLIEST, 0), ("ends", _DEBUGGING, _LATEST, 0), ("high", CONSUMER, _LATEST, 0),
+        ("stable", CONSUMER, _LATEST, 1),
     ):  # fmt: skip
         asked = wire.ListOffsetsPartition
         topics = tuple(
@@ -487,8 +502,7 @@ async def _observe(twin: WaitingTwin) -> Seen:
             for part in topic.partitions
         }
         compared[name] = {str(place): value for place, value in sorted(found.items())}
-        if name in ("starts", "ends"):
-            getattr(known, name).update({place: offset for place, (error, offset) in found.items() if not error})
+        getattr(known, name).update({place: offset for place, (error, offset) in found.items() if not error})
     request = wire.DescribeProducersRequest(
         topics=tuple(wire.TopicRequest(name=topic, partition_indexes=(number,)) for topic, number in _TRANSACTIONAL)
     )
@@ -593,9 +607,10 @@ class Play:
             waiting = self._waiting.pop(one)
             self.answered_later += one != number
             kafkas, ours = (of.get(one, "no answer") for of in answers)
-            found += [f"answer to {waiting.text[:700]}\n      {line}" for line in differences(kafkas, ours)]
+            if lines := list(differences(kafkas, ours)):
+                found += [f"answer to {waiting.text}", *(f"  {line}" for line in lines)]
             script.learn(waiting.step, one, kafkas)
-        return [f"after {asked.text[:700]}", *found] if found else []
+        return [f"after {asked.text}", *found] if found else []
 
 
 async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
