@@ -1,4 +1,4 @@
-"""Requests of a controller that a test plays.
+"""A controller that a test plays.
 
 Partitions are in the order in which real controllers send them: that of a hash table, in which Kafka's broker has them,
 too.
@@ -6,18 +6,25 @@ too.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
+
+import trio
+from kazoo.client import KazooClient
 
 from kce import wire
 from kce.controller.iteration_order import table_order
+from kce.wire.framing import FrameBuffer, frame
 from kce.wire.vocabulary import TopicPartition
 
-#: nobody is there: what brokers ask their controller is not answered
-_CONTROLLER: Final = 9
+CONTROLLER: Final = 9
 #: higher than that of the real one, whose requests are refused from then on
 _EPOCH: Final = 1000
+#: more than partition epochs grow by within a leader epoch
+_PARTITION_EPOCHS: Final = 1000
 T = TypeVar("T")
 
 
@@ -30,9 +37,84 @@ class State(NamedTuple):
     replicas: Sequence[int]
 
 
+async def take_over(zookeeper: str) -> None:
+    """Let the real controller resign; brokers that ask it learn that it is none."""
+    data = json.dumps({"version": 2, "brokerid": CONTROLLER, "timestamp": "0", "kraftControllerEpoch": -1})
+
+    def write() -> None:
+        client = KazooClient(zookeeper)
+        client.start()
+        try:
+            client.set("/controller", data.encode())
+        finally:
+            client.stop()
+            client.close()
+
+    await trio.to_thread.run_sync(write)
+
+
+class PlayedController:
+    """Takes each ISR that a leader proposes."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        #: of topics, by id
+        self.names: Mapping[uuid.UUID, str] = {}
+        #: partition, leader epoch and ISR
+        self.proposed: list[tuple[str, int, int, list[int]]] = []
+
+    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self.port = listener.socket.getsockname()[1]
+        task_status.started()
+        await trio.serve_listeners(self._connection, [listener])
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        buffer = FrameBuffer()
+        async with stream:
+            with suppress(trio.BrokenResourceError):
+                async for data in stream:
+                    buffer.receive_data(data)
+                    while (request := buffer.next_frame()) is not None:
+                        header, message = wire.decode_request(request)
+                        answer = wire.encode_response(
+                            self._answer(message), api_version=header.api_version, correlation_id=header.correlation_id
+                        )
+                        await stream.send_all(frame(answer))
+
+    def _answer(self, message: wire.Message) -> wire.Message:
+        match message:
+            case wire.ApiVersionsRequest():
+                served = (wire.ApiVersionsRequest, wire.AlterPartitionRequest)
+                keys = tuple(wire.ApiVersion(api_key=cls.__api_key__, max_version=3) for cls in served)
+                return wire.ApiVersionsResponse(api_keys=keys)
+            case wire.AlterPartitionRequest():
+                return wire.AlterPartitionResponse(
+                    topics=tuple(
+                        wire.AlterPartitionResponseTopicData(
+                            topic_id=topic.topic_id,
+                            partitions=tuple(self._taken(topic, proposal) for proposal in topic.partitions),
+                        )
+                        for topic in message.topics
+                    )
+                )
+        raise AssertionError(f"a broker sent {type(message).__name__}")
+
+    def _taken(
+        self, topic: wire.AlterPartitionRequestTopicData, proposal: wire.AlterPartitionRequestPartitionData
+    ) -> wire.AlterPartitionResponsePartitionData:
+        isr = tuple(broker.broker_id for broker in proposal.new_isr_with_epochs)
+        name = self.names.get(topic.topic_id, str(topic.topic_id))
+        self.proposed.append((name, proposal.partition_index, proposal.leader_epoch, sorted(isr)))
+        return wire.AlterPartitionResponsePartitionData(
+            partition_index=proposal.partition_index, leader_id=1, leader_epoch=proposal.leader_epoch, isr=isr,
+            partition_epoch=proposal.partition_epoch + 1,
+        )  # fmt: skip
+
+
 def sender(broker_epoch: int) -> dict[str, Any]:
     """The fields that all requests of a controller have."""
-    return {"controller_id": _CONTROLLER, "controller_epoch": _EPOCH, "broker_epoch": broker_epoch}
+    return {"controller_id": CONTROLLER, "controller_epoch": _EPOCH, "broker_epoch": broker_epoch}
 
 
 def update_metadata(
@@ -52,7 +134,7 @@ def update_metadata(
     partitions = tuple(
         wire.UpdateMetadataPartitionState(
             partition_index=number, controller_epoch=_EPOCH, leader=led.leader, leader_epoch=led.epoch,
-            isr=tuple(led.isr), zk_version=max(led.epoch, 0), replicas=tuple(led.replicas),
+            isr=tuple(led.isr), zk_version=max(led.epoch, 0) * _PARTITION_EPOCHS, replicas=tuple(led.replicas),
         )
         for number, led in _in_order(topic, states)
     )  # fmt: skip
@@ -67,7 +149,8 @@ def leader_and_isr(
     partitions = tuple(
         wire.LeaderAndIsrPartitionState(
             partition_index=number, controller_epoch=_EPOCH, leader=led.leader, leader_epoch=led.epoch,
-            isr=tuple(led.isr), partition_epoch=led.epoch, replicas=tuple(led.replicas), is_new=led.epoch == 0,
+            isr=tuple(led.isr), partition_epoch=led.epoch * _PARTITION_EPOCHS, replicas=tuple(led.replicas),
+            is_new=led.epoch == 0,
         )
         for number, led in _in_order(topic, states)
     )  # fmt: skip

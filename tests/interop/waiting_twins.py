@@ -4,8 +4,9 @@
 
 Fetches of consumers, of sessions and of a follower, writes that all in sync must have, and deletions of records wait on
 connections of their own, while records, markers of transactions, deletions, and what the follower fetches come, leaders
-and who is in sync change, and partitions come and go. The test plays the follower, and the controller. After each step
-both have answered the same requests with the same, and have the same offsets and producers.
+and who is in sync change, and partitions come and go. The test plays the follower, and the controller, which takes each
+ISR that is proposed. After each step both have answered the same requests with the same, have proposed the same, and
+have the same offsets and producers. In answers to fetches the order counts; in others Kafka's is that of hash tables.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from kce import wire
 from kce.wire import ErrorCode
 from tests.broker_stub.log.support import batch
 from tests.interop.fetching import CONSUMER, FOLLOWER, FULL, LAST, TRANSACTION, FetchingTwin, creation
-from tests.interop.played_controller import State, leader_and_isr, stop_replica, update_metadata
+from tests.interop.played_controller import (
+    CONTROLLER,
+    PlayedController,
+    State,
+    leader_and_isr,
+    stop_replica,
+    take_over,
+    update_metadata,
+)
 from tests.interop.random_requests import UNKNOWN_ID, Given
 from tests.interop.twin import PATIENCE_S, differences
 from tests.interop.twins import broker_epoch, clusters, command, directory, finish, prepare
@@ -72,20 +81,19 @@ _NO_ANSWER: Final = "nothing"
 class WaitingTwin(FetchingTwin):
     """Is asked on many connections."""
 
-    #: of real controllers
-    epoch = -1
-    #: answers that were not compared yet, by step
-    answers: dict[int, Any]
-
-    @property
-    def port(self) -> int:
-        return self._address[1]
+    def __init__(self, name: str, address: str, path: str, broker_epoch: int = -1) -> None:
+        super().__init__(name, address, path, broker_epoch)
+        self.epoch = broker_epoch
+        self.controller = PlayedController()
+        self.controller.names = self._names
+        #: answers that were not compared yet, by step
+        self.answers: dict[int, Any] = {}
 
     def knows(self, topic: str, topic_id: uuid.UUID) -> None:
         self._given[Given("topic", topic)] = topic_id
 
     def alive(self) -> dict[int, int]:
-        return {_SELF: self.port, FOLLOWER: _NOWHERE}
+        return {_SELF: self._address[1], FOLLOWER: _NOWHERE, CONTROLLER: self.controller.port}
 
     async def wait_for(self, number: int, step: Step) -> None:
         """Put the answer to a request on a connection of its own into ``answers``."""
@@ -482,7 +490,7 @@ class Seen:
 async def _observe(twin: WaitingTwin) -> Seen:
     """Offsets, also of committed records and where logs end; producers; and the state of the transaction."""
     known = Known()
-    compared: dict[str, Any] = {}
+    compared: dict[str, Any] = {"proposed": sorted(twin.controller.proposed)}
     for name, replica_id, timestamp, isolation in (
         ("starts", _DEBUGGING, _EARLIEST, 0), ("ends", _DEBUGGING, _LATEST, 0), ("high", CONSUMER, _LATEST, 0),
         ("stable", CONSUMER, _LATEST, 1),
@@ -586,8 +594,6 @@ class Play:
         self._script = script
         self._nursery = nursery
         self._waiting: dict[int, Asked] = {}
-        #: answers that have been compared
-        self.answered_later = 0
 
     async def step(self, number: int) -> list[str]:
         """How the twins differ."""
@@ -601,11 +607,12 @@ class Play:
             self._nursery.start_soon(twin.wait_for, number, step)
         seen = await _settled(self._both, asked, marked)
         script.known = seen[0].known
+        for twin in self._both:
+            twin.controller.proposed.clear()
         found = list(differences(*(one.compared for one in seen)))
         answers = [{one: twin.answers.pop(one) for one in sorted(twin.answers)} for twin in self._both]
         for one in sorted({*answers[0], *answers[1]}):
             waiting = self._waiting.pop(one)
-            self.answered_later += one != number
             kafkas, ours = (of.get(one, "no answer") for of in answers)
             if lines := list(differences(kafkas, ours)):
                 found += [f"answer to {waiting.text}", *(f"  {line}" for line in lines)]
@@ -624,9 +631,10 @@ async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
         both = []
         for name, address, path, at in places:
             twin = WaitingTwin(name, address, path, await broker_epoch(at))
-            twin.epoch, twin.answers = await broker_epoch(at), {}
+            await nursery.start(twin.controller.serve)
             await prepare(twin)
             await _prepare(twin)
+            await take_over(at)
             both.append(twin)
         script = Script(Random(seed), int(time.time() * 1000))
         script.begin()
@@ -636,7 +644,6 @@ async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
             if found := await play.step(number):
                 reports = [f"seed {seed}, step {number}:", *found]
                 break
-        print(f"{play.answered_later} answers came in later steps")
         nursery.cancel_scope.cancel()
         for twin in both:
             await twin.disconnect()
