@@ -22,6 +22,9 @@ class FetchingTwin(Twin):
     def __init__(self, name: str, address: str, path: str, broker_epoch: int = -1) -> None:
         super().__init__(name, address, path, broker_epoch)
         self.sessions: dict[str, int] = {}
+        self._named: dict[int, str] = {}
+        #: the request by whose answer a session is known
+        self._begun: dict[str, int] = {}
 
     def topic_id(self, name: str) -> uuid.UUID:
         """The last that it had."""
@@ -32,17 +35,18 @@ class FetchingTwin(Twin):
     def producer(self) -> tuple[int, int]:
         return self._given[Given("producer", TRANSACTION)], self._given[Given("epoch", TRANSACTION)]
 
-    def fetched(self, answer: wire.FetchResponse, asking: str) -> Any:
-        """What is compared of an answer to this session: also the order."""
+    def fetched(self, answer: wire.FetchResponse, asking: str, number: int) -> Any:
+        """What is compared of an answer to this session: also the order. ``number``: of the request."""
         if answer.session_id and asking:
-            self.sessions[asking] = answer.session_id
-        names = {number: name for name, number in self.sessions.items()}
+            self._named[answer.session_id] = asking
+            if number >= self._begun.get(asking, number):
+                self.sessions[asking], self._begun[asking] = answer.session_id, number
         entries = [
             [topic.topic, self.comparable(topic.topic_id), self.comparable(entry)]
             for topic in answer.responses
             for entry in topic.partitions
         ]
-        session = names.get(answer.session_id, answer.session_id)
+        session = self._named.get(answer.session_id, answer.session_id)
         return {"error_code": answer.error_code, "session": session, "entries": entries}
 
 

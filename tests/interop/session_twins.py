@@ -85,7 +85,7 @@ class SessionTwin(FetchingTwin):
             await trio.sleep(0.01)
             answer = await self.ask(message, step.version)
         if isinstance(answer, wire.FetchResponse):
-            return self.fetched(answer, step.asking)
+            return self.fetched(answer, step.asking, 0)
         return self.comparable(answer)
 
 

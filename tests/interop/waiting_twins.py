@@ -107,7 +107,7 @@ class WaitingTwin(FetchingTwin):
                 return
             answer = await connection.ask(message, step.version, limit_s=_LONG_MS / 1000)
             if isinstance(answer, wire.FetchResponse):
-                self.answers[number] = self.fetched(answer, step.asking)
+                self.answers[number] = self.fetched(answer, step.asking, number)
             else:
                 self.answers[number] = self.comparable(answer)
         finally:
@@ -170,7 +170,7 @@ class Script:
         if self._due:
             return self._due.popleft()
         kinds: dict[Callable[[], Step], float] = {
-            self._produce: 14, self._follow: 8, self._transaction: 3, self._delete: 2, self._lead: 1.2,
+            self._produce: 14, self._follow: 8, self._transaction: 3, self._delete: 2, self._lead: 2,
             self._stop: 0.3, self._come_or_go: 0.8, self._configure: 0.3, self._expire: 0.7,
         }  # fmt: skip
         if waiting < _MOST:
@@ -414,7 +414,7 @@ class Script:
             if FOLLOWER not in _REPLICAS[topic]:
                 leader, isr = (_SELF, (_SELF,))
             elif self.states[topic, number].leader != _SELF or random.random() < 0.6:
-                leader, isr = _SELF, random.choice([(_SELF,), (_SELF, FOLLOWER), (_SELF, FOLLOWER)])
+                leader, isr = _SELF, random.choice([(_SELF,), (_SELF, FOLLOWER)])
             else:
                 leader, isr = FOLLOWER, random.choice([(FOLLOWER,), (_SELF, FOLLOWER)])
             changes[topic, number] = (leader, isr)
