@@ -644,9 +644,9 @@ async def run(folder: Path, *, seed: int, steps: int) -> list[str]:
             if found := await play.step(number):
                 reports = [f"seed {seed}, step {number}:", *found]
                 break
-        nursery.cancel_scope.cancel()
         for twin in both:
             await twin.disconnect()
+        nursery.cancel_scope.cancel()
     return ["\n    ".join(reports)] if reports else []
 
 
