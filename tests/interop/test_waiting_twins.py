@@ -1,6 +1,7 @@
 """Requests that wait are answered by the same, and with the same, as in real Kafka.
 
-Covers: tests/interop/waiting_twins.py, tests/interop/fetching.py, tests/interop/played_controller.py.
+Covers: tests/interop/waiting_twins.py, tests/interop/waiting_twin.py, tests/interop/waiting_script.py,
+tests/interop/fetching.py, tests/interop/played_controller.py.
 """
 
 from __future__ import annotations
