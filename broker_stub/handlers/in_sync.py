@@ -127,6 +127,11 @@ class InSyncFetch(DelayedFetch):
             self._become_usual()
         return super().try_complete()
 
+    def take_touched(self) -> None:
+        if not self._is_special and not self.is_completed:
+            self._become_usual()
+        super().take_touched()
+
     def on_complete(self) -> None:
         if not self._is_special:
             if (self._is_enough or self._appended_bytes()) and self._answered():

@@ -39,6 +39,7 @@ STEPS = {
     "small": (2,),
     "sleep": (1, 600, 40_000),
     "lead": (1,),
+    "lead the other": (1,),
     "resign": (1,),
     "isr": (0, 1),
     "replicas": (0, 1),
@@ -49,7 +50,7 @@ STEPS = {
     "truncate": (0,),
     "again": (2,),
     "ahead": (2,),
-    "delete records": (0,),
+    "delete records": (0, 1),
     "delete": (0,),
     "unknown": (0,),
 }
@@ -122,7 +123,7 @@ class Script:
         self.answers: list[Any] = []
         self._is_special = is_special
         self._waiting: list[tuple[Captured, int, Follower | None]] = []
-        self._epoch = self._partition_epoch = 0
+        self._epoch = self._partition_epoch = self._epoch_of_other = 0
         self._isr: tuple[int, ...] = (1, 2, 3)
         self._replicas: tuple[int, ...] = (1, 2, 3)
         self._adding: tuple[int, ...] = ()
@@ -160,7 +161,7 @@ class Script:
         await self.state()
 
     async def state(self, leader: int = 1) -> None:
-        """Of partition 0; nothing happens to partition 1."""
+        """Of partition 0."""
         self._partition_epoch += 1
         state = lai_state(
             0, leader=leader, leader_epoch=self._epoch, isr=self._isr, replicas=self._replicas,
@@ -209,6 +210,11 @@ class Script:
             case "lead" | "resign":
                 self._epoch += 1
                 await self.state(1 if step == "lead" else 2)
+            case "lead the other":
+                self._epoch_of_other += 1
+                epochs = {"leader_epoch": self._epoch_of_other, "partition_epoch": self._epoch_of_other}
+                answer = await node.ask(leader_and_isr(lai_state(1, **epochs)))
+                assert answer.error_code == 0
             case "isr" | "replicas":
                 chosen = (1, 2, 3) if which else (1, 3)
                 self._isr = tuple(i for i in self._isr if i in chosen) if step == "replicas" else chosen
@@ -270,6 +276,7 @@ def traced(script: list[tuple[str, int]], *, is_special: bool) -> tuple[list[Any
 @example([*USUAL, ("produce", 0), *USUAL, ("produce twice", 0), *USUAL, ("sleep", 600), *USUAL])
 @example([*USUAL, ("produce", 0), *USUAL, ("ahead", 2), ("produce", 0), *USUAL])
 @example([*USUAL, ("produce", 0), *USUAL, ("delete", 0), ("sleep", 600), *USUAL])
+@example([*USUAL, ("produce", 0), *USUAL, ("lead the other", 1), ("produce", 0), *USUAL, ("produce", 0), *USUAL])
 @example([*USUAL, ("produce", 0), *USUAL, ("produce", 0), ("truncate", 0), ("lead", 1), ("produce", 0), *USUAL])
 @example([*USUAL, ("produce", 0), *USUAL, ("produce", 0), *USUAL, ("truncate", 0), ("sleep", 1), *USUAL])
 @example([*USUAL, ("produce", 0), ("small", 2), ("roll", 0), ("produce", 4), ("sleep", 600)])
