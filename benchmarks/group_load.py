@@ -172,24 +172,27 @@ class Member:
         )
 
     async def _until_others_come_or_go(self) -> None:
-        """Heartbeats after pauses; in small groups also whenever somebody joins or has left.
+        """Heartbeats with pauses between; in small groups also whenever somebody joins or has left.
 
-        Else their pauses would be measured, or what the server does under nothing but heartbeats.
+        With pauses alone they would be what is measured; without any, a server under a load of heartbeats would be.
         """
         group, at_once = self._group, 0
         pause = 0.0005 * group.size
         heartbeat = self._connection.encoded(
-            wire.HeartbeatRequest(group_id=self._group.name, generation_id=self._generation, member_id=self._id), 3
+            wire.HeartbeatRequest(group_id=group.name, generation_id=self._generation, member_id=self._id), 3
         )
         while True:
             answer = await self._connection.exchange(heartbeat)
             if int.from_bytes(answer[_ERROR_OF_HEARTBEAT:], "big") != ErrorCode.NONE:
                 return
-            at_once -= 1  # it may have come before that request
+            if group.size > _SMALL_GROUP:
+                await trio.sleep(pause)
+                continue
+            at_once -= 1
             if at_once <= 0:
                 with trio.move_on_after(pause):
-                    await group.stirs.wait() if group.size <= _SMALL_GROUP else await trio.sleep_forever()
-                    at_once = _HEARTBEATS_AT_ONCE
+                    await group.stirs.wait()
+                    at_once = _HEARTBEATS_AT_ONCE  # the first may come before the request of who joins
 
     async def leave(self) -> None:
         answer = await self._connection.ask(wire.LeaveGroupRequest(group_id=self._group.name, member_id=self._id), 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kce import wire
@@ -34,6 +34,27 @@ class FetchingTwin(Twin):
 
     def producer(self) -> tuple[int, int]:
         return self._given[Given("producer", TRANSACTION)], self._given[Given("epoch", TRANSACTION)]
+
+    def fetch(
+        self,
+        session_id: int,
+        wanted: Mapping[tuple[str, int], wire.FetchPartition],
+        forgotten: Iterable[tuple[str, int]],
+        **settings: Any,
+    ) -> wire.FetchRequest:
+        """By topic and number of the partitions."""
+        return wire.FetchRequest(
+            session_id=session_id,
+            topics=tuple(
+                wire.FetchTopic(topic=topic, topic_id=self.topic_id(topic), partitions=(partition,))
+                for (topic, _), partition in wanted.items()
+            ),
+            forgotten_topics_data=tuple(
+                wire.ForgottenTopic(topic=topic, topic_id=self.topic_id(topic), partitions=(number,))
+                for topic, number in forgotten
+            ),
+            **settings,
+        )
 
     def fetched(self, answer: wire.FetchResponse, asking: str, number: int) -> Any:
         """What is compared of an answer to this session: also the order. ``number``: of the request."""

@@ -146,18 +146,7 @@ class Script:
 
         def made(twin: SessionTwin) -> wire.Message:
             session = twin.sessions.get(name, 0) if epoch != FULL or drops_earlier else 0
-            return wire.FetchRequest(
-                session_id=77 if kind == "strange" else session,
-                topics=tuple(
-                    wire.FetchTopic(topic=topic, topic_id=twin.topic_id(topic), partitions=(partition,))
-                    for (topic, _), partition in wanted.items()
-                ),
-                forgotten_topics_data=tuple(
-                    wire.ForgottenTopic(topic=topic, topic_id=twin.topic_id(topic), partitions=(number,))
-                    for topic, number in forgotten
-                ),
-                **settings,
-            )
+            return twin.fetch(77 if kind == "strange" else session, wanted, forgotten, **settings)
 
         return Step(version, made, name, epoch, waits=bool(given))
 

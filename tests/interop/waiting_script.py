@@ -137,18 +137,8 @@ class Script:
             self._epochs[name] = epoch + 1
 
         def made(twin: WaitingTwin) -> wire.Message:
-            return wire.FetchRequest(
-                session_id=twin.sessions.get(name, 0) if name and epoch != FULL else 0,
-                topics=tuple(
-                    wire.FetchTopic(topic=topic, topic_id=twin.topic_id(topic), partitions=(partition,))
-                    for (topic, _), partition in wanted.items()
-                ),
-                forgotten_topics_data=tuple(
-                    wire.ForgottenTopic(topic=topic, topic_id=twin.topic_id(topic), partitions=(number,))
-                    for topic, number in forgotten
-                ),
-                **settings,
-            )
+            session = twin.sessions.get(name, 0) if name and epoch != FULL else 0
+            return twin.fetch(session, wanted, forgotten, **settings)
 
         return Step(version, made, waits=max_wait_ms == LONG_MS, asking=name, epoch=epoch)
 
