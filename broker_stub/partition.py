@@ -194,9 +194,7 @@ class Partition:
         guard: VerificationGuard | None = EXEMPT,
     ) -> Appended:
         """Rules B3.12, B3.13, B3.16 to B3.21, T10.15. Raises ApiException."""
-        log = self.log if self.is_leader else None
-        if log is None:
-            log = self.leader_log()
+        log = self.leader_log()
         if acks == ALL and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self.min_isr:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -214,7 +212,7 @@ class Partition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.log.high_watermark < end_offset:
             return None
-        size = len(self.isr if self.pending is None else self.maximal_isr)
+        size = len(self.maximal_isr)
         enough = size >= self.log.config.min_insync_replicas or size >= self.min_isr
         return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -226,8 +224,7 @@ class Partition:
         log = self.log
         if log is None or not self.is_leader:
             return False
-        maximal_isr = self.isr if self.pending is None else self.maximal_isr
-        new = self.followers.high_watermark(log.end, maximal_isr, joins)
+        new = self.followers.high_watermark(log.end, self.maximal_isr, joins)
         if len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self.min_isr:
             return False
         return log.maybe_increment_high_watermark(new)

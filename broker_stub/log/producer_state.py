@@ -124,9 +124,8 @@ class ProducerAppend:
 
     def append_data(self, header: BatchHeader) -> None:
         """`append` of what is no control batch."""
+        self._check_epoch(header)
         state = self.state
-        if header.producer_epoch < state.epoch:
-            self._check_epoch(header)
         if self._origin is Origin.CLIENT:
             self._check_sequence(header)
         transaction = state.transaction
