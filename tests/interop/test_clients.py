@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 PROPERTIES = {
     "auto.leader.rebalance.enable": "false",
+    "log.retention.ms": "-1",  # the records are old
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "2000",
     "zookeeper.session.timeout.ms": "4000",
@@ -158,11 +159,12 @@ class Scenario:
         return records
 
     def check(self, records: dict[int, list[list[object]]]) -> None:
-        """Each record is there, whole and in order; once, if the client can say so."""
+        """Each record is there, whole; in order and once, if the client can say so."""
         for partition, found in records.items():
             numbers = [int(str(value)) for _, value, *_ in found]
             expected = [n for n in range(self.sent) if n % PARTITIONS == partition]
-            assert (numbers if self.client.is_idempotent else list(dict.fromkeys(numbers))) == expected
+            met = numbers if self.client.is_idempotent else list(dict.fromkeys(numbers))
+            assert (met if self.client.keeps_order else sorted(met)) == expected
             assert {key for *_, key, _ in found} == {"k"}
             assert {header for *_, header in found} == {"1" if self.client.has_headers else None}
             if self.client.sets_timestamps:

@@ -49,7 +49,6 @@ func newConfig() *sarama.Config {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Producer.Return.Successes = true
 	config.Producer.RequiredAcks = sarama.WaitForAll
-	config.Net.MaxOpenRequests = 1 // or records that are sent again would be behind later ones
 	config.Producer.Retry.Max = int(limit / config.Producer.Retry.Backoff)
 	return config
 }
@@ -78,8 +77,9 @@ func produce(r request) answer {
 
 // fetch assigns the partition; no group is involved.
 func fetch(r request) answer {
-	partition, err := consumer.ConsumePartition(r.Topic, r.Partition, r.Offset)
-	check(err)
+	partition := asked(func() (sarama.PartitionConsumer, error) {
+		return consumer.ConsumePartition(r.Topic, r.Partition, r.Offset)
+	})
 	defer partition.Close()
 	var found [][]any
 	for late := time.After(limit); len(found) < r.Count; {
