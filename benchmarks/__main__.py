@@ -41,7 +41,7 @@ AREAS = {
         Area("groups", ("--repeats", "2"), "Groups, transactions and secured connections"),
         Area(
             "records",
-            ("--repeats", "2", "--seconds", "1"),
+            ("--repeats", "3", "--seconds", "1"),
             "Records: produced, consumed and acknowledged by librdkafka",
         ),
         Area(

@@ -61,7 +61,7 @@ JVM: Final = ("-Xmx700m",)
 PARTITIONS: Final = 6
 MOCK_PARTITIONS: Final = 4  # which it gives every topic
 #: what a consumer reads at most
-CONSUME_BYTES: Final = 300_000_000
+CONSUME_BYTES: Final = 1_000_000_000
 #: of one run of kafka-producer-perf-test for each second that a measurement takes
 PERF_TEST_RECORDS: Final = 50_000
 

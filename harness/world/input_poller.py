@@ -41,6 +41,8 @@ class Patience:
     LEAST, MOST = 8, 1024
     #: failures count that much more than successes, of which so many count
     FAILURE, SUCCESSES = 16, 32
+    #: as much counts what others have ended early by taking the processor
+    SHORT_FAILURE = 2
 
     def __init__(self) -> None:
         self.is_worth_it = False
@@ -58,8 +60,8 @@ class Patience:
         self._credit = min(self._credit + 1, self.SUCCESSES)
         self._wanted = self.LEAST
 
-    def failed(self) -> None:
-        self._credit -= self.FAILURE
+    def failed(self, cost: int = FAILURE) -> None:
+        self._credit -= cost
         if self._credit < 0:
             self.is_worth_it = False
             self._soon = self._credit = 0
@@ -151,10 +153,11 @@ class InputPoller:
             os.sched_yield()
             events = self._epoll.poll(0)
             before, now = now, clock()
-            if now - before > OTHERS_SECONDS:
-                break
             if events:
                 patience.succeeded()
+                return events
+            if now - before > OTHERS_SECONDS:
+                patience.failed(Patience.SHORT_FAILURE)
                 return events
         patience.failed()
         return events

@@ -385,11 +385,13 @@ async def test_what_comes_meanwhile_is_served_in_the_same_pass_of_the_loop() -> 
 
 
 class Asking:
-    """A peer that asks again when the poller has looked thrice whether it does, ``times`` times."""
+    """A peer that asks again when the poller has looked ``every`` times whether it does, ``times`` times."""
 
     LOOK_SECONDS = module.AWAKE_SECONDS / 15.5
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, times: int, look_seconds: float = LOOK_SECONDS, every: int = 3
+    ) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.poller = input_poller()
         self.passes = self.looks = 0
@@ -397,6 +399,7 @@ class Asking:
         self.served: list[int] = []
         self.waits_again = True
         self._left = times
+        self._every = every
         self._look_seconds = look_seconds
         self._now = 0.0
         monkeypatch.setattr(module, "clock", lambda: self._now)
@@ -405,7 +408,7 @@ class Asking:
     def _look(self) -> None:
         self.looks += 1
         self._now += self._look_seconds
-        if self._left and self.looks % 3 == 0:
+        if self._left and self.looks % self._every == 0:
             self._left -= 1
             self.ours.send(b"x")
 
@@ -471,6 +474,13 @@ async def test_the_poller_does_not_stay_awake_where_others_want_the_processor(mo
         assert (len(peer.served), peer.looks) == (2 * Patience.LEAST, 1)
 
 
+async def test_input_that_came_while_others_had_the_processor_is_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Asking(monkeypatch, 1000, look_seconds=1.1 * module.OTHERS_SECONDS, every=1) as peer:
+        await peer.ask(Patience.LEAST + 1)
+        assert peer.looks > 10
+        assert peer.served[Patience.LEAST :] == [Patience.LEAST + 1] * (peer.looks + 1)
+
+
 def test_patience_that_was_in_vain_returns_later_and_later() -> None:
     patience, wanted = Patience(), []
     for _ in range(10):
@@ -481,6 +491,19 @@ def test_patience_that_was_in_vain_returns_later_and_later() -> None:
         wanted.append(soon)
         patience.failed()
     assert wanted == [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def test_patience_lasts_longer_where_others_end_it_early() -> None:
+    patience = Patience()
+    for _ in range(Patience.LEAST):
+        patience.slept(module.AWAKE_SECONDS)
+    for _ in range(Patience.FAILURE):
+        patience.succeeded()
+    for _ in range(Patience.FAILURE // Patience.SHORT_FAILURE):
+        patience.failed(Patience.SHORT_FAILURE)
+        assert patience.is_worth_it
+    patience.failed(Patience.SHORT_FAILURE)
+    assert not patience.is_worth_it
 
 
 def test_patience_outlives_a_failure_after_many_successes() -> None:
