@@ -155,14 +155,14 @@ def kafkajs(program: str = "driver.js") -> list[str]:
 
 
 def go(name: str) -> list[str]:
-    """A driver in Go; ``name`` is its folder."""
+    """A driver in Go; ``name`` is its package."""
     compiler = require("go")
-    parts = [part for part in sorted((HERE / name).iterdir()) if part.suffix in (".go", ".mod", ".sum")]
+    module = HERE / "go"
+    parts = [module / "go.mod", module / "go.sum", *sorted(module.glob("*/*.go"))]
 
     def install(folder: Path) -> None:
-        for part in parts:
-            shutil.copy(part, folder)
-        run(compiler, "build", "-o", "driver", ".", folder=folder)
+        output = ("-o", str(folder / "driver"))
+        run(compiler, "-C", str(module), "build", "-buildvcs=false", *output, f"./{name}", folder=folder)
 
     return [str(installed(name, parts, install) / "driver")]
 

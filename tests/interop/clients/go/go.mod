@@ -1,8 +1,12 @@
-module driver
+module drivers
 
 go 1.21
 
-require github.com/IBM/sarama v1.45.0
+require (
+	github.com/IBM/sarama v1.45.0
+	github.com/twmb/franz-go v1.15.4
+	github.com/twmb/franz-go/pkg/kadm v1.10.0
+)
 
 require (
 	github.com/davecgh/go-spew v1.1.1 // indirect
@@ -21,6 +25,7 @@ require (
 	github.com/klauspost/compress v1.17.11 // indirect
 	github.com/pierrec/lz4/v4 v4.1.22 // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20201227073835-cf1acfcdf475 // indirect
+	github.com/twmb/franz-go/pkg/kmsg v1.7.0 // indirect
 	golang.org/x/crypto v0.32.0 // indirect
 	golang.org/x/net v0.34.0 // indirect
 )

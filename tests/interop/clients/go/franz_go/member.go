@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"drivers/serving"
 )
 
 const askEvery = 200 * time.Millisecond
@@ -22,12 +23,10 @@ type partitions map[int32]bool
 
 var saying sync.Mutex
 
-func say(what answer) {
+func say(what serving.Answer) {
 	saying.Lock()
 	defer saying.Unlock()
-	out, err := json.Marshal(what)
-	check(err)
-	fmt.Println(string(out))
+	serving.Say(what)
 }
 
 func (owned partitions) change(topic string, changed map[string][]int32, isOwned bool) {
@@ -43,18 +42,18 @@ func (owned partitions) change(topic string, changed map[string][]int32, isOwned
 		numbers = append(numbers, number)
 	}
 	slices.Sort(numbers)
-	say(answer{"owned": numbers})
+	say(serving.Answer{"owned": numbers})
 }
 
 func sayRead(records []*kgo.Record) {
 	values := []int{}
 	for _, record := range records {
 		value, err := strconv.Atoi(string(record.Value))
-		check(err)
+		serving.Check(err)
 		values = append(values, value)
 	}
 	if len(values) > 0 {
-		say(answer{"read": values})
+		say(serving.Answer{"read": values})
 	}
 }
 
@@ -80,18 +79,18 @@ func sayWhatIsCommitted(client *kgo.Client, group string, unsure []*kgo.Record) 
 	return left
 }
 
-// member is `driver member HOST:PORT,... GROUP TOPIC STRATEGY INSTANCE`; what it prints is said in ../member.py.
+// member is `driver member HOST:PORT,... GROUP TOPIC STRATEGY INSTANCE`; what it prints is said in ../../member.py.
 func member(servers, group, topic, strategy, instance string) {
 	brokers = strings.Split(servers, ",")
 	balancer := map[string]kgo.GroupBalancer{"range": kgo.RangeBalancer(), "cooperative": kgo.CooperativeStickyBalancer()}
 	owned := partitions{}
 	changes := func(isOwned bool) func(context.Context, *kgo.Client, map[string][]int32) {
-		return func(_ context.Context, _ *kgo.Client, changed map[string][]int32) { owned.change(topic, changed, isOwned) }
+		return func(_ context.Context, _ *kgo.Client, changed map[string][]int32) {
+			owned.change(topic, changed, isOwned)
+		}
 	}
 	session, err := time.ParseDuration(os.Getenv("SESSION_MS") + "ms")
-	if err != nil {
-		panic(err)
-	}
+	serving.Check(err)
 	options := []kgo.Opt{
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.Balancers(balancer[strategy]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
@@ -117,7 +116,7 @@ func member(servers, group, topic, strategy, instance string) {
 		records := client.PollFetches(polling).Records()
 		stop()
 		if len(records) > 0 {
-			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			ctx, cancel := context.WithTimeout(context.Background(), serving.Limit)
 			if err := client.CommitRecords(ctx, records...); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				unsure = append(unsure, records...)

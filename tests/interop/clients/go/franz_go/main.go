@@ -1,10 +1,8 @@
-// franz-go: `driver HOST:PORT,...`; the protocol is in ../serving.py. A member of a group is in member.go.
+// franz-go: `driver HOST:PORT,...`; the protocol is in ../../serving.py. A member of a group is in member.go.
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -12,24 +10,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"drivers/serving"
 )
-
-type request struct {
-	Do          string  `json:"do"`
-	Topic       string  `json:"topic"`
-	Partition   int32   `json:"partition"`
-	Partitions  int32   `json:"partitions"`
-	Replicas    int16   `json:"replicas"`
-	Offset      int64   `json:"offset"`
-	Count       int     `json:"count"`
-	TimestampMs int64   `json:"timestamp_ms"`
-	Codec       string  `json:"codec"`
-	Records     [][]any `json:"records"`
-}
-
-type answer map[string]any
-
-const limit = 120 * time.Second
 
 var (
 	codecs = map[string]kgo.CompressionCodec{
@@ -44,12 +27,12 @@ var (
 
 func newClient(options ...kgo.Opt) *kgo.Client {
 	client, err := kgo.NewClient(append(options, kgo.SeedBrokers(brokers...), kgo.MetadataMinAge(50*time.Millisecond))...)
-	check(err)
+	serving.Check(err)
 	return client
 }
 
 // produce is idempotent with acks=all, franz-go's default.
-func produce(ctx context.Context, r request) answer {
+func produce(ctx context.Context, r serving.Request) serving.Answer {
 	producer := producers[r.Codec]
 	if producer == nil {
 		producer = newClient(
@@ -65,19 +48,19 @@ func produce(ctx context.Context, r request) answer {
 			Headers:   []kgo.RecordHeader{{Key: "h", Value: []byte("1")}},
 		})
 	}
-	check(producer.ProduceSync(ctx, records...).FirstErr())
-	return answer{}
+	serving.Check(producer.ProduceSync(ctx, records...).FirstErr())
+	return serving.Answer{}
 }
 
 // fetch assigns the partition; no group is involved.
-func fetch(ctx context.Context, r request) answer {
+func fetch(ctx context.Context, r serving.Request) serving.Answer {
 	consumer.AddConsumePartitions(
 		map[string]map[int32]kgo.Offset{r.Topic: {r.Partition: kgo.NewOffset().At(r.Offset)}})
 	defer consumer.RemoveConsumePartitions(map[string][]int32{r.Topic: {r.Partition}})
 	var found [][]any
 	for len(found) < r.Count {
 		fetches := consumer.PollRecords(ctx, r.Count-len(found))
-		check(ctx.Err())
+		serving.Check(ctx.Err())
 		for _, record := range fetches.Records() {
 			var header any
 			for _, h := range record.Headers {
@@ -90,59 +73,53 @@ func fetch(ctx context.Context, r request) answer {
 			})
 		}
 	}
-	return answer{"records": found}
+	return serving.Answer{"records": found}
 }
 
-func offset(listed kadm.ListedOffsets, err error, r request) int64 {
-	check(err)
+func offset(listed kadm.ListedOffsets, err error, r serving.Request) int64 {
+	serving.Check(err)
 	found, ok := listed.Lookup(r.Topic, r.Partition)
 	if !ok {
-		check(fmt.Errorf("%s-%d is not listed", r.Topic, r.Partition))
+		serving.Check(fmt.Errorf("%s-%d is not listed", r.Topic, r.Partition))
 	}
-	check(found.Err)
+	serving.Check(found.Err)
 	return found.Offset
 }
 
-func do(ctx context.Context, r request) answer {
+func do(ctx context.Context, r serving.Request) serving.Answer {
 	switch r.Do {
 	case "create":
 		_, err := admin.CreateTopic(ctx, r.Partitions, r.Replicas, nil, r.Topic)
-		check(err)
+		serving.Check(err)
 	case "delete":
 		deleted, err := admin.DeleteTopics(ctx, r.Topic)
-		check(err)
-		check(deleted[r.Topic].Err)
+		serving.Check(err)
+		serving.Check(deleted[r.Topic].Err)
 	case "topics":
 		topics, err := admin.ListTopics(ctx)
-		check(err)
-		return answer{"topics": topics.Names()}
+		serving.Check(err)
+		return serving.Answer{"topics": topics.Names()}
 	case "delete_records":
 		offsets := kadm.Offsets{}
 		offsets.AddOffset(r.Topic, r.Partition, r.Offset, -1)
 		deleted, err := admin.DeleteRecords(ctx, offsets)
-		check(err)
-		deleted.Each(func(d kadm.DeleteRecordsResponse) { check(d.Err) })
+		serving.Check(err)
+		deleted.Each(func(d kadm.DeleteRecordsResponse) { serving.Check(d.Err) })
 	case "produce":
 		return produce(ctx, r)
 	case "fetch":
 		return fetch(ctx, r)
 	case "offset_at":
 		listed, err := admin.ListOffsetsAfterMilli(ctx, r.TimestampMs, r.Topic)
-		return answer{"offset": offset(listed, err, r)}
+		return serving.Answer{"offset": offset(listed, err, r)}
 	case "bounds":
 		earliest, errEarliest := admin.ListStartOffsets(ctx, r.Topic)
 		latest, errLatest := admin.ListEndOffsets(ctx, r.Topic)
-		return answer{"earliest": offset(earliest, errEarliest, r), "latest": offset(latest, errLatest, r)}
+		return serving.Answer{"earliest": offset(earliest, errEarliest, r), "latest": offset(latest, errLatest, r)}
 	default:
-		check(fmt.Errorf("unknown request %q", r.Do))
+		serving.Check(fmt.Errorf("unknown request %q", r.Do))
 	}
-	return answer{}
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
+	return serving.Answer{}
 }
 
 func main() {
@@ -153,17 +130,9 @@ func main() {
 	brokers = strings.Split(os.Args[1], ",")
 	admin = kadm.NewClient(newClient())
 	consumer = newClient()
-	for in := bufio.NewReader(os.Stdin); ; {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			return
-		}
-		var r request
-		check(json.Unmarshal(line, &r))
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		out, err := json.Marshal(do(ctx, r))
-		cancel()
-		check(err)
-		fmt.Println(string(out))
-	}
+	serving.Serve(func(r serving.Request) serving.Answer {
+		ctx, cancel := context.WithTimeout(context.Background(), serving.Limit)
+		defer cancel()
+		return do(ctx, r)
+	})
 }

@@ -1,9 +1,7 @@
-// Sarama: `driver HOST:PORT,...`; the protocol is in ../serving.py.
+// Sarama: `driver HOST:PORT,...`; the protocol is in ../../serving.py.
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,24 +9,9 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"drivers/serving"
 )
-
-type request struct {
-	Do          string  `json:"do"`
-	Topic       string  `json:"topic"`
-	Partition   int32   `json:"partition"`
-	Partitions  int32   `json:"partitions"`
-	Replicas    int16   `json:"replicas"`
-	Offset      int64   `json:"offset"`
-	Count       int     `json:"count"`
-	TimestampMs int64   `json:"timestamp_ms"`
-	Codec       string  `json:"codec"`
-	Records     [][]any `json:"records"`
-}
-
-type answer map[string]any
-
-const limit = 120 * time.Second
 
 var (
 	codecs = map[string]sarama.CompressionCodec{
@@ -49,18 +32,18 @@ func newConfig() *sarama.Config {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Producer.Return.Successes = true
 	config.Producer.RequiredAcks = sarama.WaitForAll
-	config.Producer.Retry.Max = int(limit / config.Producer.Retry.Backoff)
+	config.Producer.Retry.Max = int(serving.Limit / config.Producer.Retry.Backoff)
 	return config
 }
 
-func produce(r request) answer {
+func produce(r serving.Request) serving.Answer {
 	producer := producers[r.Codec]
 	if producer == nil {
 		config := newConfig()
 		config.Producer.Compression = codecs[r.Codec]
 		var err error
 		producer, err = sarama.NewSyncProducer(brokers, config)
-		check(err)
+		serving.Check(err)
 		producers[r.Codec] = producer
 	}
 	var messages []*sarama.ProducerMessage
@@ -71,18 +54,18 @@ func produce(r request) answer {
 			Headers: []sarama.RecordHeader{{Key: []byte("h"), Value: []byte("1")}},
 		})
 	}
-	check(producer.SendMessages(messages))
-	return answer{}
+	serving.Check(producer.SendMessages(messages))
+	return serving.Answer{}
 }
 
 // fetch assigns the partition; no group is involved.
-func fetch(r request) answer {
+func fetch(r serving.Request) serving.Answer {
 	partition := asked(func() (sarama.PartitionConsumer, error) {
 		return consumer.ConsumePartition(r.Topic, r.Partition, r.Offset)
 	})
 	defer partition.Close()
 	var found [][]any
-	for late := time.After(limit); len(found) < r.Count; {
+	for late := time.After(serving.Limit); len(found) < r.Count; {
 		select {
 		case message := <-partition.Messages():
 			var header any
@@ -95,42 +78,42 @@ func fetch(r request) answer {
 				message.Offset, string(message.Value), message.Timestamp.UnixMilli(), string(message.Key), header,
 			})
 		case <-late:
-			check(fmt.Errorf("%d of %d records", len(found), r.Count))
+			serving.Check(fmt.Errorf("%d of %d records", len(found), r.Count))
 		}
 	}
-	return answer{"records": found}
+	return serving.Answer{"records": found}
 }
 
 // asked asks again while leaders move, and where a connection has broken: unlike records, this is not sent again.
 func asked[T any](question func() (T, error)) T {
-	for deadline := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(serving.Limit); ; time.Sleep(50 * time.Millisecond) {
 		found, err := question()
 		if err == nil || time.Now().After(deadline) {
-			check(err)
+			serving.Check(err)
 			return found
 		}
-		check(client.RefreshMetadata())
+		serving.Check(client.RefreshMetadata())
 	}
 }
 
-func offset(r request, timestamp int64) int64 {
+func offset(r serving.Request, timestamp int64) int64 {
 	return asked(func() (int64, error) { return client.GetOffset(r.Topic, r.Partition, timestamp) })
 }
 
-func do(r request) answer {
+func do(r serving.Request) serving.Answer {
 	switch r.Do {
 	case "create":
-		check(admin.CreateTopic(r.Topic, &sarama.TopicDetail{NumPartitions: r.Partitions, ReplicationFactor: r.Replicas}, false))
+		serving.Check(admin.CreateTopic(r.Topic, &sarama.TopicDetail{NumPartitions: r.Partitions, ReplicationFactor: r.Replicas}, false))
 	case "delete":
-		check(admin.DeleteTopic(r.Topic))
+		serving.Check(admin.DeleteTopic(r.Topic))
 	case "topics":
 		names := []string{}
 		for name := range asked(admin.ListTopics) {
 			names = append(names, name)
 		}
-		return answer{"topics": names}
+		return serving.Answer{"topics": names}
 	case "delete_records":
-		asked(func() (answer, error) {
+		asked(func() (serving.Answer, error) {
 			return nil, admin.DeleteRecords(r.Topic, map[int32]int64{r.Partition: r.Offset})
 		})
 	case "produce":
@@ -138,39 +121,23 @@ func do(r request) answer {
 	case "fetch":
 		return fetch(r)
 	case "offset_at":
-		return answer{"offset": offset(r, r.TimestampMs)}
+		return serving.Answer{"offset": offset(r, r.TimestampMs)}
 	case "bounds":
-		return answer{"earliest": offset(r, sarama.OffsetOldest), "latest": offset(r, sarama.OffsetNewest)}
+		return serving.Answer{"earliest": offset(r, sarama.OffsetOldest), "latest": offset(r, sarama.OffsetNewest)}
 	default:
-		check(errors.New("unknown request " + r.Do))
+		serving.Check(errors.New("unknown request " + r.Do))
 	}
-	return answer{}
-}
-
-func check(err error) {
-	if err != nil {
-		panic(err)
-	}
+	return serving.Answer{}
 }
 
 func main() {
 	brokers = strings.Split(os.Args[1], ",")
 	var err error
 	admin, err = sarama.NewClusterAdmin(brokers, newConfig())
-	check(err)
+	serving.Check(err)
 	client, err = sarama.NewClient(brokers, newConfig())
-	check(err)
+	serving.Check(err)
 	consumer, err = sarama.NewConsumerFromClient(client)
-	check(err)
-	for in := bufio.NewReader(os.Stdin); ; {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			return
-		}
-		var r request
-		check(json.Unmarshal(line, &r))
-		out, err := json.Marshal(do(r))
-		check(err)
-		fmt.Println(string(out))
-	}
+	serving.Check(err)
+	serving.Serve(do)
 }
