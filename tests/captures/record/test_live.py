@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import ipaddress
 import os
 import random
 import signal
@@ -85,12 +86,17 @@ def talk(server, sent, answered):
                 pass
 
 
-def streams_of(paths):
-    """server port -> (what the client sent, what the server sent)."""
-    streams, found = Streams(), {}
+def streams_of(paths, host="127.0.0.1"):
+    """Server port -> (what the client sent, what the server sent).
+
+    Only between ends on that host: in the other family other processes may have the same port.
+    """
+    streams, found, address = Streams(), {}, ipaddress.ip_address(host).packed
 
     def take(happened):
         for connection, events in happened:
+            if connection.endpoints[0][0] != address:
+                continue
             port = connection.endpoints[1 - (connection.client or 0)][1]
             both = found.setdefault(port, (bytearray(), bytearray()))
             for event in events:
@@ -119,7 +125,7 @@ def test_what_goes_over_chosen_ports_is_in_the_file_and_nothing_else(tmp_path, i
     with wanted, other, recording(tmp_path / "x.pcapng", interface, [port]) as source:
         talk(other, b"other", b"traffic")
         talk(wanted, sent, answered)
-    assert streams_of([tmp_path / "x.pcapng"]) == {port: (sent, answered)}
+    assert streams_of([tmp_path / "x.pcapng"], host) == {port: (sent, answered)}
     assert source.dropped == 0
 
 
