@@ -41,7 +41,7 @@ class Patience:
     LEAST, MOST = 8, 1024
     #: failures count that much more than successes, of which so many count
     FAILURE, SUCCESSES = 16, 32
-    #: as much counts what others have ended early by taking the processor
+    #: what a failure counts that ended early, because others took the processor: it cost little
     SHORT_FAILURE = 2
 
     def __init__(self) -> None:
@@ -145,8 +145,7 @@ class InputPoller:
         return all(waiters.get(fd) for fd, _ in events)
 
     def _awake(self, patience: Patience) -> list[tuple[int, int]]:
-        """Look for input for a while, unless somebody else has the processor in between: then it is scarce."""
-        events: list[tuple[int, int]] = []
+        """Look for input for a while, or until somebody else has had the processor and none came: then it is scarce."""
         now = clock()
         ends_at = now + AWAKE_SECONDS
         while now < ends_at:
@@ -158,9 +157,9 @@ class InputPoller:
                 return events
             if now - before > OTHERS_SECONDS:
                 patience.failed(Patience.SHORT_FAILURE)
-                return events
+                return []
         patience.failed()
-        return events
+        return []
 
 
 _of_run: Final[trio.lowlevel.RunVar[InputPoller]] = trio.lowlevel.RunVar("input poller")
