@@ -12,6 +12,7 @@ from kce.broker_stub.security.authorizer import AclAuthorizer
 from kce.broker_stub.security.operations import (
     CLUSTER_NAME,
     SUPPORTED_OPERATIONS,
+    TOPIC,
     Operation,
     ResourceType,
     bit_field,
@@ -122,7 +123,7 @@ class Authorization:
     def denied_topics(
         self, context: RequestContext, operation: Operation, names: Iterable[str], *, log_denied: bool = True
     ) -> Container[str]:
-        return self.denied(context, operation, ResourceType.TOPIC, names, log_denied=log_denied)
+        return self.denied(context, operation, TOPIC, names, log_denied=log_denied)
 
     def operations(self, context: RequestContext, kind: ResourceType, name: str) -> int:
         """The field authorized_operations (rule B9.37)."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from kce.broker_stub.errors import ApiException
-from kce.broker_stub.log import Appended, Origin
+from kce.broker_stub.log import Appended
+from kce.broker_stub.log.producer_state import COORDINATOR
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.delayed import Produced
@@ -66,7 +67,7 @@ class InternalTopicLog:
 
         guards = {} if guard is None else {topic_partition: guard}
         self._data_plane.append(
-            {topic_partition: records}, acks, timeout_ms, respond, origin=Origin.COORDINATOR, guards=guards
+            {topic_partition: records}, acks, timeout_ms, respond, origin=COORDINATOR, guards=guards
         )
 
     def append_without_waiting(self, partition: int, records: bytes) -> None:
@@ -76,7 +77,7 @@ class InternalTopicLog:
         def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
             failures.extend(produced for produced, _ in results.values() if isinstance(produced, ApiException))
 
-        self._data_plane.append({self._named(partition): records}, 0, 0, respond, origin=Origin.COORDINATOR)
+        self._data_plane.append({self._named(partition): records}, 0, 0, respond, origin=COORDINATOR)
         if failures:
             raise failures[0]
 

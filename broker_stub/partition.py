@@ -20,6 +20,7 @@ from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState
 from kce.wire.control import NO_TOPIC_ID
+from kce.wire.errors import NO_ERROR
 from kce.wire.vocabulary import NO_EPOCH, NO_LEADER, TopicPartition
 from kce.zookeeper.model import BrokerId, LeaderAndIsr
 
@@ -214,7 +215,7 @@ class Partition:
             return None
         size = len(self.maximal_isr)
         enough = size >= self.log.config.min_insync_replicas or size >= self.min_isr
-        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return NO_ERROR if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def advance_high_watermark(self, joins: Callable[[int, Follower, int], bool]) -> bool:
         """Advance as far as the followers allow; return whether it moved (rules 9.50, B3.15).

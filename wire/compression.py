@@ -12,7 +12,7 @@ import zlib
 import cramjam
 
 from kce.wire import errors, lz4_frame
-from kce.wire.record import Codec
+from kce.wire.record import UNCOMPRESSED, Codec
 
 #: Default limit of a decompressed record set: that of a frame (`socket.request.max.bytes`, rule B1.34).
 MAX_DECOMPRESSED_BYTES = 104_857_600
@@ -32,9 +32,9 @@ _BUFFER_FULL = "failed to write whole buffer"
 
 def compress(codec: Codec, data: bytes, *, magic: int = 2) -> bytes:
     """Compress the records of a batch of that magic. Raises EncodeError for zstd in magic 0 and 1 (KIP-110)."""
+    if codec is UNCOMPRESSED:
+        return data
     match codec:
-        case Codec.NONE:
-            return data
         case Codec.GZIP:
             return gzip.compress(data, mtime=0)
         case Codec.SNAPPY:

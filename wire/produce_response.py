@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from kce.wire.codegen import write_uvarint
-from kce.wire.errors import ErrorCode
+from kce.wire.errors import NO_ERROR
 
 #: the versions that have this shape
 RESPONSES: Final = range(9, 12)
@@ -34,9 +34,7 @@ def encode_response(correlation_id: int, appended: Iterable[Appended]) -> bytes:
     """``appended``: at most ``MOST``."""
     topics: dict[str, list[bytes]] = {}
     for topic, partition, base_offset, log_append_time_ms, log_start_offset in appended:
-        made = _PARTITION.pack(
-            partition, ErrorCode.NONE, base_offset, log_append_time_ms, log_start_offset, _AFTER_PARTITION
-        )
+        made = _PARTITION.pack(partition, NO_ERROR, base_offset, log_append_time_ms, log_start_offset, _AFTER_PARTITION)
         if topic in topics:
             topics[topic].append(made)
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import Final
 
 from kce.wire import errors
 
@@ -37,6 +38,12 @@ class TimestampType(enum.IntEnum):
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
+
+
+#: to read a member of an enum's class takes ten times as long in Python 3.11
+UNCOMPRESSED: Final = Codec.NONE
+CREATE_TIME: Final = TimestampType.CREATE_TIME
+LOG_APPEND_TIME: Final = TimestampType.LOG_APPEND_TIME
 
 
 class ControlRecordType(enum.IntEnum):

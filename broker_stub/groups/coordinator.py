@@ -12,7 +12,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 from kce.broker_stub.group_config import GroupConfig
-from kce.broker_stub.groups.group import CONSUMER, Group, GroupState
+from kce.broker_stub.groups.group import COMPLETING_REBALANCE, CONSUMER, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kce.broker_stub.groups.joining import Join, Joining, member_error
 from kce.broker_stub.groups.manager import COMMIT_ERRORS, GroupManager, Offsets, Producer
 from kce.broker_stub.groups.member import NO_MEMBER, JoinResult, OnJoin, OnSync, SyncResult
@@ -29,6 +29,7 @@ from kce.wire import (
     MemberIdentity,
     MemberResponse,
 )
+from kce.wire.errors import NO_ERROR
 from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition
 
@@ -64,7 +65,7 @@ class FetchedOffset(NamedTuple):
     """``committed`` is None if there is nothing, or nothing to tell."""
 
     committed: CommittedOffset | None
-    error: ErrorCode = ErrorCode.NONE
+    error: ErrorCode = NO_ERROR
 
 
 #: of a partition; then calls back with what became of it
@@ -145,14 +146,14 @@ class GroupCoordinator:
             on_sync(SyncResult(error or ErrorCode.UNKNOWN_MEMBER_ID))
             return
         member = group.members[request.member_id]
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is COMPLETING_REBALANCE:
             member.on_sync = on_sync
             self.rebalancing.received_sync(group, request.member_id)
             if group.leader == request.member_id:
                 self._store_assignment(group, request)
         else:  # rule G4.9
             self.rebalancing.received_sync(group, request.member_id)
-            on_sync(SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment))
+            on_sync(SyncResult(NO_ERROR, group.protocol_type, group.protocol_name, member.assignment))
             self.rebalancing.restart_timer(group, member)
 
     def _store_assignment(self, group: Group, request: Sync) -> None:
@@ -160,11 +161,11 @@ class GroupCoordinator:
         assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
 
         def stored(code: ErrorCode) -> None:
-            if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != request.generation:
+            if group.state is not COMPLETING_REBALANCE or group.generation != request.generation:
                 return
-            if code is ErrorCode.NONE:
+            if code is NO_ERROR:
                 self.rebalancing.assign(group, assignments)
-                group.move_to(GroupState.STABLE)
+                group.move_to(STABLE)
             else:
                 self.rebalancing.fail_assignment(group, code)
                 self.rebalancing.maybe_prepare(group, f"the assignment could not be stored: {code.name}")
@@ -176,7 +177,7 @@ class GroupCoordinator:
         """Section 5."""
         error = self._refusal(group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return ErrorCode.NONE  # rule G1.14
+            return NO_ERROR  # rule G1.14
         if error is not None:
             return error
         group = self.manager.groups.get(group_id)
@@ -185,11 +186,11 @@ class GroupCoordinator:
         error = _generation_error(group, committer)
         if error is not None:
             return error
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         self.rebalancing.restart_timer(group, group.members[committer.member_id])
-        is_preparing = group.state is GroupState.PREPARING_REBALANCE
-        return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
+        is_preparing = group.state is PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else NO_ERROR
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity]) -> tuple[ErrorCode, tuple[MemberResponse, ...]]:
         """Section 6."""
@@ -199,7 +200,7 @@ class GroupCoordinator:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not None:
             return error, ()
-        return ErrorCode.NONE, tuple(
+        return NO_ERROR, tuple(
             MemberResponse(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
@@ -218,12 +219,12 @@ class GroupCoordinator:
             member_id = found
         elif member_id in group.pending_members:
             self.rebalancing.remove_pending_member(group, member_id)
-            return ErrorCode.NONE
+            return NO_ERROR
         elif (error := member_error(group, member_id, instance_id)) is not None:
             return error
         reason = f"{member_id} leaves; its reason: {leaving.reason or 'not provided'}"
         self.rebalancing.remove_member(group, group.members[member_id], reason)
-        return ErrorCode.NONE
+        return NO_ERROR
 
     # offsets
 
@@ -249,7 +250,7 @@ class GroupCoordinator:
             on_committed(dict.fromkeys(offsets, error or ErrorCode.ILLEGAL_GENERATION))
             return
         member = group.members.get(committer.member_id)
-        if producer is None and member is not None and group.state is not GroupState.EMPTY:
+        if producer is None and member is not None and group.state is not EMPTY:
             self.rebalancing.restart_timer(group, member)
         self.manager.store_offsets(group, offsets, on_committed, producer)
 
@@ -270,9 +271,9 @@ class GroupCoordinator:
         group = self.manager.get_or_create(group_id)
 
         def verified(code: ErrorCode, guard: VerificationGuard | None) -> None:
-            if code is ErrorCode.NONE and group.is_dead:
+            if code is NO_ERROR and group.is_dead:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            if code is ErrorCode.NONE:
+            if code is NO_ERROR:
                 self.commit(group_id, committer, offsets, on_committed, Producer(producer.id, producer.epoch, guard))
             else:
                 on_committed(dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code)))
@@ -288,9 +289,9 @@ class GroupCoordinator:
             return error, {}
         group = self.manager.groups.get(group_id)
         if group is None or group.is_dead:
-            return ErrorCode.NONE, dict.fromkeys(partitions or (), FetchedOffset(None))
+            return NO_ERROR, dict.fromkeys(partitions or (), FetchedOffset(None))
         offsets = group.offsets
-        return ErrorCode.NONE, {
+        return NO_ERROR, {
             partition: FetchedOffset(None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             if require_stable and offsets.is_unstable(partition)
             else FetchedOffset(offsets.get(partition))
@@ -305,7 +306,7 @@ class GroupCoordinator:
         group = self.manager.groups.get(group_id)
         if group is None or group.is_dead:
             return self._missing(group_id), {}
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             kept: set[TopicPartition] = set()
         elif group.protocol_type == CONSUMER:
             kept = {partition for partition in partitions if group.is_subscribed_to(partition.topic)}
@@ -314,8 +315,8 @@ class GroupCoordinator:
         deleted = [partition for partition in partitions if partition not in kept]
         if deleted:
             self.offset_deletions += self.manager.clean_up([group], lambda group: group.offsets.remove(deleted))
-        return ErrorCode.NONE, {
-            partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition in kept else ErrorCode.NONE
+        return NO_ERROR, {
+            partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition in kept else NO_ERROR
             for partition in partitions
         }
 
@@ -336,11 +337,11 @@ class GroupCoordinator:
         group = self.manager.groups.get(group_id)
         if group is None or group.is_dead:
             return self._missing(group_id)
-        if group.state is not GroupState.EMPTY:
+        if group.state is not EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        group.move_to(GroupState.DEAD)
+        group.move_to(DEAD)
         self.manager.clean_up([group], lambda group: group.offsets.remove(tuple(group.offsets.stored)))
-        return ErrorCode.NONE
+        return NO_ERROR
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
@@ -370,7 +371,7 @@ class GroupCoordinator:
                 listed.append(entry)
             if not i & STEP_MASK:
                 yield
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.manager.is_loading else ErrorCode.NONE, tuple(listed)
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.manager.is_loading else NO_ERROR, tuple(listed)
 
     def describe(self, group_id: str) -> DescribeGroupsResponseDescribedGroup:
         """Rule G7.34."""
@@ -379,8 +380,8 @@ class GroupCoordinator:
             return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error)
         group = self.manager.groups.get(group_id)
         if group is None:
-            return DescribeGroupsResponseDescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-        protocol = group.protocol_name if group.state is GroupState.STABLE else None
+            return DescribeGroupsResponseDescribedGroup(group_id=group_id, group_state=DEAD.value)
+        protocol = group.protocol_name if group.state is STABLE else None
         return DescribeGroupsResponseDescribedGroup(
             group_id=group_id,
             group_state=group.state.value,
@@ -418,16 +419,16 @@ def _sync_error(group: Group, request: Sync) -> ErrorCode | None:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if request.protocol_name not in (None, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if group.state is GroupState.PREPARING_REBALANCE:
+    if group.state is PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.UNKNOWN_MEMBER_ID if group.state is GroupState.EMPTY else None
+    return ErrorCode.UNKNOWN_MEMBER_ID if group.state is EMPTY else None
 
 
 def _commit_error(group: Group, committer: Committer, *, is_transactional: bool) -> ErrorCode | None:
     """Rules G7.3 to G7.7, G7.19."""
     if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    is_empty = group.state is GroupState.EMPTY
+    is_empty = group.state is EMPTY
     if committer.generation < 0 and is_empty:
         return None
     if committer.generation >= 0 or committer.member_id != NO_MEMBER or committer.instance_id is not None:
@@ -436,6 +437,6 @@ def _commit_error(group: Group, committer: Committer, *, is_transactional: bool)
             return error
     elif not is_transactional:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
+    if group.state is COMPLETING_REBALANCE and not is_transactional:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return None

@@ -7,11 +7,12 @@ from random import Random
 from typing import Final, NamedTuple
 
 from kce.broker_stub.group_config import GroupConfig
-from kce.broker_stub.groups.group import Group, GroupState, IllegalState
+from kce.broker_stub.groups.group import PREPARING_REBALANCE, Group, GroupState, IllegalState
 from kce.broker_stub.groups.manager import GroupManager
 from kce.broker_stub.groups.member import NO_MEMBER, Client, JoinResult, Member, OnJoin, Protocols
 from kce.broker_stub.groups.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancing, current_result
 from kce.wire import ErrorCode
+from kce.wire.errors import NO_ERROR
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Joining:
             self._join_as_new(group, request, on_join)
         else:
             self._join_as_known(group, request, on_join)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             self._rebalancing.joins.check_and_complete(group.group_id)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
@@ -145,7 +146,7 @@ class Joining:
             protocols=request.protocols,
             is_new=True,
         )
-        if group.state is GroupState.PREPARING_REBALANCE and group.generation == 0:
+        if group.state is PREPARING_REBALANCE and group.generation == 0:
             group.is_member_added = True  # rule G3.35
         group.add(member, on_join)
         self._rebalancing.restart_timer(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -164,7 +165,7 @@ class Joining:
         _update(group, member, request, on_join)
 
         def stored(code: ErrorCode) -> None:
-            if code is not ErrorCode.NONE:
+            if code is not NO_ERROR:
                 log.warning("%r: the replacement of %s is undone: %s", group, old_id, code.name)
                 group.update(member, member.protocols, *old_timeouts, None)
                 self._rebalancing.restart_timer(group, group.replace_static_member(instance_id, new_id, old_id))

@@ -15,7 +15,7 @@ from kce.broker_stub.background_work import BackgroundWork, LoadTimes, fold
 from kce.broker_stub.errors import ApiException, Refused
 from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.groups.commits import TOO_LARGE, CommitLog, Records
-from kce.broker_stub.groups.group import Group, GroupState, IllegalState
+from kce.broker_stub.groups.group import DEAD, EMPTY, Group, IllegalState
 from kce.broker_stub.groups.loading import Fold
 from kce.broker_stub.groups.records import (
     NO_TIMESTAMP,
@@ -31,6 +31,7 @@ from kce.broker_stub.groups.storage import OffsetsLog
 from kce.broker_stub.internal_topics import partition_for
 from kce.broker_stub.log.verification import VerificationGuard
 from kce.wire import ErrorCode, WireError
+from kce.wire.errors import NO_ERROR
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.record import NO_PRODUCER
 from kce.wire.record_batch import write_values
@@ -240,7 +241,7 @@ class GroupManager:
         value = write_group(group_value(group, assignments), self._ibp)
 
         def appended(first_offset: int, code: ErrorCode) -> None:
-            if code is not ErrorCode.NONE:
+            if code is not NO_ERROR:
                 log.warning("the record of %r could not be appended: %s", group, code.name)
             on_stored(GROUP_ERRORS.get(code, code))
 
@@ -276,10 +277,10 @@ class GroupManager:
         ]
 
         def appended(first_offset: int, code: ErrorCode) -> None:
-            if code is ErrorCode.NONE:
+            if code is NO_ERROR:
                 self.offset_commits += len(records)
             if not group.is_dead:
-                _appended(group, fitting, producer, first_offset if code is ErrorCode.NONE else None)
+                _appended(group, fitting, producer, first_offset if code is NO_ERROR else None)
             codes = dict.fromkeys(offsets, COMMIT_ERRORS.get(code, code))
             if too_large:
                 codes.update(dict.fromkeys(too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE))
@@ -331,8 +332,8 @@ class GroupManager:
         return sum(self._clean_up_group(group, select(group)) for group in groups)
 
     def _clean_up_group(self, group: Group, removed: Collection[TopicPartition]) -> int:
-        if group.state is GroupState.EMPTY and group.offsets.is_empty:
-            group.move_to(GroupState.DEAD)
+        if group.state is EMPTY and group.offsets.is_empty:
+            group.move_to(DEAD)
         partition = self.partition_of(group.group_id)
         if not self._log.is_online(partition):
             return 0

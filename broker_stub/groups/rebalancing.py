@@ -6,18 +6,19 @@ import logging
 from typing import Final
 
 from kce.broker_stub.group_config import GroupConfig
-from kce.broker_stub.groups.group import Group, GroupState
+from kce.broker_stub.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kce.broker_stub.groups.manager import GroupManager
 from kce.broker_stub.groups.member import NO_MEMBER, JoinResult, Member, SyncResult
 from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
 from kce.wire import ErrorCode
+from kce.wire.errors import NO_ERROR
 
 log = logging.getLogger(__name__)
 
 #: how long the first JoinGroup of a member may be parked (rule G3.16)
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 
-_REBALANCED: Final = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
+_REBALANCED: Final = (STABLE, COMPLETING_REBALANCE)
 
 
 class Rebalancing:
@@ -74,14 +75,14 @@ class Rebalancing:
         self.heartbeats.check_and_complete((group.group_id, member.member_id))
         if group.state in _REBALANCED:
             self.prepare(group, reason)
-        elif group.state is GroupState.PREPARING_REBALANCE:
+        elif group.state is PREPARING_REBALANCE:
             self.joins.check_and_complete(group.group_id)
 
     def remove_pending_member(self, group: Group, member_id: str) -> None:
         """Rules G5.6, G6.5."""
         group.remove(member_id)
         self.heartbeats.check_and_complete((group.group_id, member_id))
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             self.joins.check_and_complete(group.group_id)
 
     # the join phase
@@ -92,16 +93,16 @@ class Rebalancing:
 
     def prepare(self, group: Group, reason: str) -> None:
         """Begin the join phase (rules G3.33 to G3.37). Raises IllegalState."""
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is COMPLETING_REBALANCE:
             self.fail_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self.drop_sync_deadline(group)
         timeout, delay = group.rebalance_timeout_ms, self._config.group_initial_rebalance_delay_ms
         operation = (
             InitialDelayedJoin(self, group, delay, max(timeout - delay, 0))
-            if group.state is GroupState.EMPTY
+            if group.state is EMPTY
             else DelayedJoin(self, group, timeout)
         )
-        group.move_to(GroupState.PREPARING_REBALANCE)
+        group.move_to(PREPARING_REBALANCE)
         log.info("%r: rebalance, because %s", group, reason)
         self.joins.try_complete_or_watch(operation, [group.group_id])
 
@@ -130,7 +131,7 @@ class Rebalancing:
             self.joins.try_complete_or_watch(operation, [group.group_id])
             return
         group.next_generation()
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             log.info("%r is empty", group)
             self._manager.store_group(group, {}, lambda code: None)  # rule G3.41
         else:
@@ -172,7 +173,7 @@ class Rebalancing:
         """Give each member its assignment (rule G4.6)."""
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
-        self._answer_syncs(group, ErrorCode.NONE)
+        self._answer_syncs(group, NO_ERROR)
 
     def fail_assignment(self, group: Group, error: ErrorCode) -> None:
         """Rules G3.33, G4.7."""
@@ -183,7 +184,7 @@ class Rebalancing:
     def _answer_syncs(self, group: Group, error: ErrorCode) -> None:
         for member in list(group.members.values()):
             result = SyncResult(error)
-            if error is ErrorCode.NONE:
+            if error is NO_ERROR:
                 result = SyncResult(error, group.protocol_type, group.protocol_name, member.assignment)
             if group.answer_sync(member, result):
                 self.restart_timer(group, member)
@@ -200,9 +201,9 @@ class Rebalancing:
     def unloaded(self, group: Group) -> None:
         """Rule G9.20."""
         before = group.state
-        group.move_to(GroupState.DEAD)
+        group.move_to(DEAD)
         for member in list(group.members.values()):
-            if before is GroupState.PREPARING_REBALANCE:
+            if before is PREPARING_REBALANCE:
                 result = JoinResult(member_id=member.member_id, error=ErrorCode.NOT_COORDINATOR)
                 group.answer_join(member, result)
             else:
@@ -310,7 +311,7 @@ class DelayedHeartbeat(_GroupOperation):
 
     def _is_over(self) -> bool:
         group = self.group
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             return True
         member = group.members.get(self._member_id)
         if self._is_pending:

@@ -8,7 +8,7 @@ from kce.broker_stub.groups.coordinator import Committer
 from kce.broker_stub.handlers.base import Handler, Services, answering
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import RequestContext
-from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.broker_stub.security.operations import GROUP, READ
 from kce.wire import ErrorCode, HeartbeatRequest, HeartbeatResponse
 
 
@@ -16,7 +16,7 @@ def respond(message: HeartbeatRequest, context: RequestContext, services: Servic
     """Raises Refused."""
     error = instance_id_error(message.group_instance_id, services)
     if error is None:
-        services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+        services.authorization.check(context, READ, GROUP, message.group_id)
         member = Committer(message.generation_id, message.member_id, message.group_instance_id)
         error = services.groups.heartbeat(message.group_id, member)
     return HeartbeatResponse(error_code=error)

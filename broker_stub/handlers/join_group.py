@@ -10,7 +10,7 @@ from kce.broker_stub.groups.member import NO_GENERATION, Client, JoinResult, Pro
 from kce.broker_stub.handlers.base import Handler, Services, after_steps, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.broker_stub.security.operations import GROUP, READ
 from kce.wire import ErrorCode, JoinGroupRequest, JoinGroupResponse
 from kce.wire.steps import STEP_MASK, Steps
 
@@ -30,7 +30,7 @@ def handle(request: Request, message: JoinGroupRequest, services: Services) -> A
     if error is not None:
         request.respond(error_response(message, context, error))
         return None
-    services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+    services.authorization.check(context, READ, GROUP, message.group_id)
     if len(message.protocols) > _MOST_PROTOCOLS:
         request.respond(error_response(message, context, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return None

@@ -18,7 +18,7 @@ from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.handlers.long_answers import respond_by_topic, results_by_topic
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.reactor.request import Sharing
-from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.broker_stub.security.operations import GROUP, READ, TOPIC
 from kce.wire import (
     ErrorCode,
     OffsetCommitRequest,
@@ -47,7 +47,7 @@ def handle(request: Request, message: OffsetCommitRequest, services: Services) -
     error = instance_id_error(message.group_instance_id, services)
     if error is not None:
         raise Refused(error)
-    services.authorization.check(context, Operation.READ, ResourceType.GROUP, message.group_id)
+    services.authorization.check(context, READ, GROUP, message.group_id)
 
     def commit(checked: tuple[Offsets, dict[TopicPartition, ErrorCode]]) -> None:
         offsets, codes = checked
@@ -71,7 +71,7 @@ def _checked(
 ) -> Steps[tuple[Offsets, dict[TopicPartition, ErrorCode]]]:
     """What may be committed, and the errors of the rest."""
     names = (topic.name for topic in message.topics)
-    denied = yield from services.authorization.denied_in_steps(context, Operation.READ, ResourceType.TOPIC, names)
+    denied = yield from services.authorization.denied_in_steps(context, READ, TOPIC, names)
     snapshot, now_ms = services.metadata_cache.snapshot, services.groups.manager.now_ms()
     expires = None if message.retention_time_ms == _DEFAULT else now_ms + message.retention_time_ms  # rule G7.15
     offsets, codes = {}, {}

@@ -21,7 +21,7 @@ from kce.broker_stub.partition import ALL
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.reactor.request import Sharing
 from kce.broker_stub.replication.delayed import Produced
-from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.broker_stub.security.operations import WRITE, ResourceType
 from kce.wire import (
     BatchIndexAndErrorMessage,
     ErrorCode,
@@ -34,7 +34,7 @@ from kce.wire import (
     produce_response,
 )
 from kce.wire.batch_header import begins_transactional, is_one_batch, read_headers
-from kce.wire.errors import CorruptRecord
+from kce.wire.errors import NO_ERROR, CorruptRecord
 from kce.wire.record import Codec
 from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import TopicPartition, by_topic
@@ -177,7 +177,7 @@ def _answer_all(
     if payload is None:
         request.respond(_throttled(response(results, refused, request.context, services), request, services))
     else:
-        request.respond_payload(payload, {ErrorCode.NONE: len(results)})
+        request.respond_payload(payload, {NO_ERROR: len(results)})
 
 
 def _all_appended(
@@ -238,8 +238,8 @@ def _denied(
     if is_transactional:
         if name is None:
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        authorization.check(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
-    return authorization.denied_topics(context, Operation.WRITE, (topic.name for topic in message.topic_data))
+        authorization.check(context, WRITE, ResourceType.TRANSACTIONAL_ID, name)
+    return authorization.denied_topics(context, WRITE, (topic.name for topic in message.topic_data))
 
 
 def _is_transactional(message: ProduceRequest) -> bool:

@@ -9,7 +9,7 @@ from kce.broker_stub.groups.member import SyncResult
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.groups import instance_id_error
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.security.operations import Operation, ResourceType
+from kce.broker_stub.security.operations import GROUP, READ
 from kce.wire import ErrorCode, SyncGroupRequest, SyncGroupResponse
 
 _FIRST_VERSION_WITH_PROTOCOL: Final = 5
@@ -24,7 +24,7 @@ def handle(request: Request, message: SyncGroupRequest, services: Services) -> N
     if error is not None:
         request.respond(SyncGroupResponse(error_code=error))
         return
-    services.authorization.check(request.context, Operation.READ, ResourceType.GROUP, message.group_id)
+    services.authorization.check(request.context, READ, GROUP, message.group_id)
     sync = Sync(
         message.group_id,
         message.generation_id,

@@ -19,7 +19,7 @@ from kce.broker_stub.log.files import BEGINNING, LogFiles, storage, unlocated
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.loading import aborted_transaction, rebuild_producers
 from kce.broker_stub.log.names import SWAP
-from kce.broker_stub.log.producer_state import Origin, ProducerStateManager
+from kce.broker_stub.log.producer_state import CLIENT, COORDINATOR, REPLICATION, Origin, ProducerStateManager
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import UNKNOWN_POSITION, FetchedRecords, LogContext, OffsetMetadata
 from kce.broker_stub.log.validation import ANY_EPOCH, Assigned, assign_offsets, check_records, placed_batch
@@ -159,7 +159,7 @@ class Log(LogFiles):
         records: Buffer,
         leader_epoch: int,
         *,
-        origin: Origin = Origin.CLIENT,
+        origin: Origin = CLIENT,
         zstd_allowed: bool = True,
         guard: VerificationGuard | None = EXEMPT,
     ) -> Appended:
@@ -169,7 +169,7 @@ class Log(LogFiles):
         of `ProducerAppend`, KafkaStorageError.
         """
         now_ms = self.context.now_ms()
-        if origin is Origin.COORDINATOR:
+        if origin is COORDINATOR:
             own = placed_batch(records, self.log_end_offset, leader_epoch, self.config)
             if own is not None:
                 return self._append_assigned(own, origin, guard, now_ms)
@@ -199,7 +199,7 @@ class Log(LogFiles):
         producers, updates = self.producers, None
         if header.has_producer:
             known = producers.producers.get(header.producer_id)
-            original = known.duplicate_of(header) if origin is Origin.CLIENT and known is not None else None
+            original = known.duplicate_of(header) if origin is CLIENT and known is not None else None
             if original is not None:
                 return Appended(
                     original.first_offset, original.last_offset, self.log_start_offset, original.timestamp,
@@ -219,7 +219,7 @@ class Log(LogFiles):
     @storage
     def append_as_follower(self, records: Buffer, leader_epoch: int = ANY_EPOCH) -> Appended:
         """Append what the leader of that epoch has appended (rule B5.19). Raises UnexpectedOffset, ApiException."""
-        checked = check_records(records, Origin.REPLICATION, self.config.max_message_bytes, leader_epoch)
+        checked = check_records(records, REPLICATION, self.config.max_message_bytes, leader_epoch)
         if not checked.batches:
             return Appended(UNKNOWN_OFFSET, UNKNOWN_OFFSET, self.log_start_offset)
         extent = extent_of(checked)

@@ -22,7 +22,7 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.old_formats import check_timestamps, old_format
-from kce.broker_stub.log.producer_state import Origin
+from kce.broker_stub.log.producer_state import CLIENT, COORDINATOR, REPLICATION, Origin
 from kce.wire import ErrorCode, errors
 from kce.wire.batch_header import (
     BATCH_HEADER_BYTES,
@@ -34,7 +34,16 @@ from kce.wire.batch_header import (
     read_headers,
     stamped,
 )
-from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
+from kce.wire.record import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_PRODUCER,
+    NO_TIMESTAMP,
+    UNCOMPRESSED,
+    Codec,
+    Record,
+    RecordBatch,
+)
 from kce.wire.record_batch import codec_of
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 
@@ -80,15 +89,15 @@ def check_records(
     end = 0
     try:
         for at, header in read_headers(data):
-            if header.magic == 2 and origin is Origin.CLIENT and header.base_offset:
+            if header.magic == 2 and origin is CLIENT and header.base_offset:
                 raise InvalidRecord(f"the base offset of a batch is {header.base_offset}, not 0")
             if header.partition_leader_epoch > leader_epoch:
                 break
             size = header.size
-            if size > max_message_bytes and origin is not Origin.REPLICATION:
+            if size > max_message_bytes and origin is not REPLICATION:
                 raise MessageTooLarge(f"a batch of {size} bytes; at most {max_message_bytes} are allowed")
             end = at + size
-            if origin is not Origin.COORDINATOR:  # which has just made it
+            if origin is not COORDINATOR:  # which has just made it
                 check_crc(data[at:end], header)
             batches.append((at, header))
     except errors.CorruptRecord as e:
@@ -108,8 +117,8 @@ def placed_batch(records: Buffer, base_offset: int, leader_epoch: int, config: L
     is_as_it_is = (
         config.record_version == 2
         and header.is_plain
-        and (config.compression_type in (None, Codec.NONE) or header.is_control)
-        and config.message_timestamp_type is TimestampType.CREATE_TIME
+        and (config.compression_type in (None, UNCOMPRESSED) or header.is_control)
+        and config.message_timestamp_type is CREATE_TIME
     )
     if not is_as_it_is:
         return None
@@ -132,18 +141,18 @@ def assign_offsets(
     Raises InvalidRecord, InvalidTimestamp, UnsupportedForMessageFormat, UnsupportedCompressionType, CorruptMessage.
     """
     (_, first), *more = records.batches
-    if more and (first.magic == 2 or any(_codec(header) is not Codec.NONE for _, header in records.batches)):
+    if more and (first.magic == 2 or any(_codec(header) is not UNCOMPRESSED for _, header in records.batches)):
         raise InvalidRecord("more than one batch")  # rule B3.25
     for _, header in records.batches:
         _check_batch(header, first, origin, config.record_version)
     source = _codec(first)
     target = config.compression_type
-    if target is None or (first.is_control and source is Codec.NONE):
+    if target is None or (first.is_control and source is UNCOMPRESSED):
         target = source
     if target is Codec.ZSTD and not zstd_allowed:  # rule B3.33
         raise UnsupportedCompressionType("zstd needs inter.broker.protocol.version 2.1 or later")
     if config.record_version == 2 and first.magic == 2 and target is source:
-        is_ours = origin is Origin.COORDINATOR  # its batches are as they must be: they need not be opened
+        is_ours = origin is COORDINATOR  # its batches are as they must be: they need not be opened
         return _in_place(records.data, first, source, base_offset, leader_epoch, config, now_ms, is_ours=is_ours)
     return _rebuilt(records, first, base_offset, leader_epoch, target, config, now_ms)
 
@@ -161,7 +170,7 @@ def _check_batch(header: BatchHeader, first: BatchHeader, origin: Origin, target
         raise InvalidRecord(f"a batch of magic {header.magic} after one of magic {first.magic}")
     if header.magic < 2:
         return
-    if origin is Origin.CLIENT:
+    if origin is CLIENT:
         _check_client_batch(header)
     if target_magic < 2 and (header.is_transactional or header.has_producer):
         raise UnsupportedForMessageFormat(f"magic {target_magic} has neither producers nor transactions")
@@ -192,7 +201,7 @@ def _in_place(
     *,
     is_ours: bool,
 ) -> Assigned:
-    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    is_stamped = config.message_timestamp_type is LOG_APPEND_TIME
     if is_stamped and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
     max_timestamp = header.max_timestamp
@@ -205,7 +214,7 @@ def _in_place(
     elif header.max_timestamp == NO_TIMESTAMP and header.is_log_append_time:
         raise _timestamp_type([(0, "")])
     elif not is_ours:
-        if codec is Codec.NONE:
+        if codec is UNCOMPRESSED:
             _check_count(data, header)
         if max_timestamp < header.base_timestamp and not is_stamped:  # Sarama leaves it to the broker
             max_timestamp = _max_timestamp(_decode(data)[0])
@@ -257,7 +266,7 @@ def _rebuilt(
     old = old_format(
         records.data, batches, base_offset, codec, config.record_version, config.message_timestamp_type, now_ms
     )
-    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    is_stamped = config.message_timestamp_type is LOG_APPEND_TIME
     return Assigned(
         (old.data,), old.header, old.largest, old.offset_of_max, now_ms if is_stamped else NO_TIMESTAMP, converted
     )
@@ -278,7 +287,7 @@ def _decode(data: memoryview) -> list[RecordBatch]:
 def _with_types(batches: list[RecordBatch]) -> Iterator[tuple[Record, bool]]:
     """(record, whether its batch has LogAppendTime)."""
     for batch in batches:
-        is_stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+        is_stamped = batch.timestamp_type is LOG_APPEND_TIME
         for record in batch.records:
             yield record, is_stamped
 
@@ -290,7 +299,7 @@ def _check_records(records: Iterator[tuple[Record, bool]], config: LogConfig, no
     types: list[tuple[int, str]] = []
     least = now_ms - config.message_timestamp_before_max_ms
     most = now_ms + config.message_timestamp_after_max_ms
-    create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+    create_time = config.message_timestamp_type is CREATE_TIME
     for index, (record, is_stamped) in enumerate(records):
         if config.is_compact and record.key is None:
             keys.append((index, "a compacted topic needs a key"))
@@ -334,7 +343,7 @@ def _encoded(
     config: LogConfig,
     now_ms: int,
 ) -> Assigned:
-    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    is_stamped = config.message_timestamp_type is LOG_APPEND_TIME
     records = [record for batch in batches for record in batch.records]
     _check_encodable(first)
     check_timestamps(records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 
 import trio
@@ -10,29 +9,22 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request import Action, Request
-
-
-class Phase(enum.Enum):
-    """The state of a connection; it is muted in all but the first."""
-
-    READING = enum.auto()
-    IN_PROGRESS = enum.auto()
-    WRITING = enum.auto()
+from kce.broker_stub.reactor.request import CLOSE_CONNECTION, SEND, Request
 
 
 class Outgoing:
     """Responses leave in the order of their requests (rules B1.19-B1.21)."""
 
     __slots__ = (
-        "_delivered", "_expired", "_finishing", "_in_progress", "_is_closed", "_last_sent", "_link", "_metrics",
-        "_phase", "_to_send", "clock",
+        "_delivered", "_expired", "_finishing", "_in_progress", "_is_closed", "_is_muted", "_last_sent", "_link",
+        "_metrics", "_to_send", "clock",
     )  # fmt: skip
 
     def __init__(self, link: Link, metrics: RequestMetrics) -> None:
         self._link = link
         self._metrics = metrics
-        self._phase = Phase.READING
+        #: from when a request has come until its response is written
+        self._is_muted = False
         self._last_sent = -math.inf
         #: idle for too long: no response is written any more (rules B1.53, B1.59)
         self._expired = False
@@ -57,7 +49,7 @@ class Outgoing:
         for request in self._in_progress:
             self._to_send.append(request)
             size += len(request.payload)
-            if request.action is Action.CLOSE_CONNECTION:
+            if request.action is CLOSE_CONNECTION:
                 self._finishing = True
                 break
         self._in_progress.clear()
@@ -73,7 +65,6 @@ class Outgoing:
             if self._expired:  # while the request was in its handler (rules B1.53, B1.59)
                 return
             if payloads := self._payloads():
-                self._phase = Phase.WRITING
                 await self._link.send(*payloads)
         finally:  # also if the client is gone
             self._sent(began)
@@ -90,8 +81,8 @@ class Outgoing:
     def _payloads(self) -> list[wire.Payload]:
         to_send = self._to_send
         if len(to_send) == 1:
-            return [to_send[0].payload] if to_send[0].action is Action.SEND else []
-        return [request.payload for request in to_send if request.action is Action.SEND]
+            return [to_send[0].payload] if to_send[0].action is SEND else []
+        return [request.payload for request in to_send if request.action is SEND]
 
     def _sent(self, began: float) -> None:
         """The responses of this batch."""
@@ -102,7 +93,7 @@ class Outgoing:
 
     def _sent_at_once(self, request: Request) -> bool:
         """Whether the response to the only request in progress was written."""
-        is_wanted = len(self._in_progress) == 1 and request.action is Action.SEND and not self._is_closed
+        is_wanted = len(self._in_progress) == 1 and request.action is SEND and not self._is_closed
         if not is_wanted or not self._link.send_nowait(request.payload):
             return False
         self._in_progress.clear()

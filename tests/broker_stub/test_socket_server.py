@@ -20,7 +20,6 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
-from kce.broker_stub.reactor.outgoing import Phase
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.turns import PAUSE_SECONDS
 from kce.harness.world.tcp_stream import TcpStream
@@ -235,7 +234,7 @@ async def test_answers_to_parked_requests_leave_with_those_of_the_slice(sends: l
             sends.clear()
             await _ask_all(clients, SLOW)
         assert sends[5:] == ["answered"] + ["sent"] * 5
-        assert all(c._phase is Phase.READING for p in processors_of(server) for c in p.connections.values())
+        assert not any(c._is_muted for p in processors_of(server) for c in p.connections.values())
         for client in clients:
             await client.send(SLOW)
         for client in clients:  # in a task, or by whoever answers: none is lost
@@ -258,7 +257,7 @@ async def test_an_answer_that_cannot_leave_is_left_to_the_task(monkeypatch: pyte
         monkeypatch.undo()
         assert await client.ask(QUESTION) == ANSWER
         (connection,) = (c for p in processors_of(server) for c in p.connections.values())
-        await until(lambda: connection._phase is Phase.READING)
+        await until(lambda: not connection._is_muted)
         await server.shutdown(drain_seconds=60)
         assert await client.closed()
 
@@ -290,7 +289,7 @@ async def test_a_processor_is_blocked_by_one_connection_at_a_time() -> None:  # 
         for client in clients:
             await client.send(SLOW, SLOW)
         (processor,) = processors_of(server)
-        await until(lambda: [c._phase for c in processor.connections.values()] == [Phase.IN_PROGRESS] * 6)
+        await until(lambda: [c._is_muted for c in processor.connections.values()] == [True] * 6)
         turn.set()
         await until(lambda: processor.is_blocked)
         slow.released.set()
