@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from kce.broker_stub.errors import ApiException
@@ -57,27 +57,25 @@ class InternalTopicLog:
         """
         topic_partition = self._named(partition)
 
-        def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
-            produced, code = results[topic_partition]
-            first_offset = produced.first_offset if isinstance(produced, Appended) else -1
+        def respond(produced: Produced, code: ErrorCode) -> None:
             try:
-                on_appended(first_offset, code)
+                on_appended(produced.first_offset if isinstance(produced, Appended) else -1, code)
             except Exception:  # whoever advanced the high watermark is not concerned
                 log.exception("the end of an append to %s could not be processed", topic_partition)
 
-        guards = {} if guard is None else {topic_partition: guard}
-        self._data_plane.append(
-            {topic_partition: records}, acks, timeout_ms, respond, origin=COORDINATOR, guards=guards
+        self._data_plane.append_one(
+            topic_partition, records, acks, timeout_ms, respond, origin=COORDINATOR, guard=guard
         )
 
     def append_without_waiting(self, partition: int, records: bytes) -> None:
         """Raises ApiException."""
         failures: list[ApiException] = []
 
-        def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
-            failures.extend(produced for produced, _ in results.values() if isinstance(produced, ApiException))
+        def respond(produced: Produced, code: ErrorCode) -> None:
+            if isinstance(produced, ApiException):
+                failures.append(produced)
 
-        self._data_plane.append({self._named(partition): records}, 0, 0, respond, origin=COORDINATOR)
+        self._data_plane.append_one(self._named(partition), records, 0, 0, respond, origin=COORDINATOR)
         if failures:
             raise failures[0]
 

@@ -401,7 +401,7 @@ class GroupCoordinator:
         )
 
 
-def _generation_error(group: Group, committer: Committer) -> ErrorCode | None:
+def _generation_error(group: Group, committer: Committer | Sync) -> ErrorCode | None:
     if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = member_error(group, committer.member_id, committer.instance_id)
@@ -412,7 +412,7 @@ def _generation_error(group: Group, committer: Committer) -> ErrorCode | None:
 
 def _sync_error(group: Group, request: Sync) -> ErrorCode | None:
     """Rules G4.2, G4.3."""
-    error = _generation_error(group, Committer(request.generation, request.member_id, request.instance_id))
+    error = _generation_error(group, request)
     if error is not None:
         return error
     if request.protocol_type not in (None, group.protocol_type):

@@ -72,15 +72,16 @@ class Member:
     def is_static(self) -> bool:
         return self.instance_id is not None
 
-    @property
     def is_alive(self) -> bool:
         """Whether its session timer has no effect now (rules G5.4, G12.8)."""
-        is_parked = self.on_join is not None or self.on_sync is not None
-        return self.was_heard or (is_parked and not self.is_new)
+        return self.was_heard or (not self.is_new and (self.on_join is not None or self.on_sync is not None))
 
     def metadata(self, protocol: str) -> bytes:
-        """Raises KeyError for a protocol that it does not offer."""
-        return dict(self.protocols)[protocol]
+        """Of the first protocol of that name, as in Kafka. Raises KeyError for one that it does not offer."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        raise KeyError(protocol)
 
     def vote(self, candidates: Collection[str]) -> str:
         """The first of its protocols that is a candidate (rule G3.42). Raises KeyError if none is."""

@@ -37,17 +37,17 @@ class Rebalancing:
     def restart_timer(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
         """Of the member's session, unless there is another ``timeout_ms`` (rule G12.9)."""
         delay = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        session = member.session
-        if type(session) is DelayedHeartbeat and session.can_restart:  # isinstance asks the ABC each time
+        session = member.session  # isinstance asks the ABC each time
+        if type(session) is DelayedHeartbeat and not session.is_completed and not session.is_over():
             self.heartbeats.restart(session, delay)
             return
         key = group.group_id, member.member_id
         member.was_heard = True
         self.heartbeats.check_and_complete(key)
         member.was_heard = False
-        member.session = DelayedHeartbeat(self, group, member.member_id, delay)
-        if not member.session.try_complete():
-            self.heartbeats.watch(member.session, [key])
+        session = member.session = DelayedHeartbeat(self, group, member.member_id, delay)
+        if not session.try_complete():
+            self.heartbeats.watch(session, [key])
 
     def expire_pending_member(self, group: Group, member_id: str, timeout_ms: int) -> None:
         """Forget a pending id after that time (rule G3.12)."""
@@ -62,7 +62,7 @@ class Rebalancing:
             self.remove_pending_member(group, member_id)
             return
         member = group.members.get(member_id)
-        if member is not None and not member.is_alive:
+        if member is not None and not member.is_alive():
             log.info("%r: member %s has failed", group, member_id)
             self.remove_member(group, member, f"the session of {member_id} expired")
 
@@ -96,15 +96,14 @@ class Rebalancing:
         if group.state is COMPLETING_REBALANCE:
             self.fail_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self.drop_sync_deadline(group)
-        timeout, delay = group.rebalance_timeout_ms, self._config.group_initial_rebalance_delay_ms
-        operation = (
-            InitialDelayedJoin(self, group, delay, max(timeout - delay, 0))
-            if group.state is EMPTY
-            else DelayedJoin(self, group, timeout)
-        )
+        timeout, is_first = group.rebalance_timeout_ms, group.state is EMPTY
         group.move_to(PREPARING_REBALANCE)
         log.info("%r: rebalance, because %s", group, reason)
-        self.joins.try_complete_or_watch(operation, [group.group_id])
+        if is_first:
+            delay = self._config.group_initial_rebalance_delay_ms
+            self.joins.watch(InitialDelayedJoin(self, group, delay, max(timeout - delay, 0)), [group.group_id])
+        else:
+            self.joins.try_complete_or_watch(DelayedJoin(self, group, timeout), [group.group_id])
 
     def extend_initial_delay(self, group: Group, waited_ms: float, left_ms: float) -> bool:
         """Wait once more if a member came meanwhile (rule G3.35); whether we do."""
@@ -112,8 +111,7 @@ class Rebalancing:
             return False
         group.is_member_added = False
         delay = min(self._config.group_initial_rebalance_delay_ms, left_ms)
-        operation = InitialDelayedJoin(self, group, delay, max(left_ms - waited_ms, 0))
-        self.joins.try_complete_or_watch(operation, [group.group_id])
+        self.joins.watch(InitialDelayedJoin(self, group, delay, max(left_ms - waited_ms, 0)), [group.group_id])
         return True
 
     def end_join_phase(self, group: Group) -> None:
@@ -183,9 +181,11 @@ class Rebalancing:
 
     def _answer_syncs(self, group: Group, error: ErrorCode) -> None:
         for member in list(group.members.values()):
-            result = SyncResult(error)
-            if error is NO_ERROR:
-                result = SyncResult(error, group.protocol_type, group.protocol_name, member.assignment)
+            result = (
+                SyncResult(error, group.protocol_type, group.protocol_name, member.assignment)
+                if error is NO_ERROR
+                else SyncResult(error)
+            )
             if group.answer_sync(member, result):
                 self.restart_timer(group, member)
 
@@ -233,7 +233,7 @@ class _GroupOperation(DelayedOperation):
     expires_at_once = False
 
     def __init__(self, rebalancing: Rebalancing, group: Group, delay_ms: float) -> None:
-        super().__init__(delay_ms)
+        DelayedOperation.__init__(self, delay_ms)  # super() takes longer, and there are many
         self._rebalancing = rebalancing
         self.group = group
 
@@ -256,7 +256,7 @@ class InitialDelayedJoin(DelayedJoin):
     __slots__ = ("_left_ms", "_wait_ms")
 
     def __init__(self, rebalancing: Rebalancing, group: Group, delay_ms: float, left_ms: float) -> None:
-        super().__init__(rebalancing, group, delay_ms)
+        _GroupOperation.__init__(self, rebalancing, group, delay_ms)
         self._wait_ms = delay_ms
         self._left_ms = left_ms
 
@@ -274,7 +274,7 @@ class DelayedSync(_GroupOperation):
     __slots__ = ("_generation",)
 
     def __init__(self, rebalancing: Rebalancing, group: Group, delay_ms: float) -> None:
-        super().__init__(rebalancing, group, delay_ms)
+        _GroupOperation.__init__(self, rebalancing, group, delay_ms)
         self._generation = group.generation
 
     def try_complete(self) -> bool:
@@ -297,26 +297,22 @@ class DelayedHeartbeat(_GroupOperation):
     def __init__(
         self, rebalancing: Rebalancing, group: Group, member_id: str, delay_ms: float, *, is_pending: bool = False
     ) -> None:
-        super().__init__(rebalancing, group, delay_ms)
+        _GroupOperation.__init__(self, rebalancing, group, delay_ms)
         self._member_id = member_id
         self._is_pending = is_pending
 
-    @property
-    def can_restart(self) -> bool:
-        """Whether it waits, for what still matters."""
-        return not self.is_completed and not self._is_over()
-
     def try_complete(self) -> bool:
-        return self._is_over() and self.force_complete()
+        return self.is_over() and self.force_complete()
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether it does not matter any more when it ends."""
         group = self.group
         if group.state is DEAD:
             return True
         member = group.members.get(self._member_id)
         if self._is_pending:
             return member is not None
-        return member is None or member.is_alive
+        return member is None or member.is_alive()
 
     def on_complete(self) -> None:
         pass

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 import trio
 
@@ -43,6 +43,7 @@ state_change_log = logging.getLogger("state.change.logger")
 
 R = TypeVar("R", bound=wire.Message)
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 #: how long collections rest for a long request at most
 _REST_SECONDS: Final = 60
@@ -140,10 +141,10 @@ class Handler(Generic[R]):
         return wire.ApiVersion(api_key=self.api_key, min_version=first, max_version=last)
 
 
-def respond_to(request: Request, make: Callable[[], wire.Message]) -> None:
+def respond_to(request: Request, make: Callable[[*Ts], wire.Message], *args: *Ts) -> None:
     """Answer a request that has waited. Whoever completed it is not concerned by a failure (rule B1.31)."""
     try:
-        request.respond(make())
+        request.respond(make(*args))
     except Exception as e:  # noqa: BLE001 - logged there
         _failed(request, e)
 

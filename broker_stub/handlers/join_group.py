@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Final
 
 from kce.broker_stub.groups.joining import Join
@@ -25,7 +26,6 @@ _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT: Final = 9
 def handle(request: Request, message: JoinGroupRequest, services: Services) -> Awaitable[None] | None:
     """Raises IllegalState, Refused."""
     context = request.context
-    version = context.api_version
     error = instance_id_error(message.group_instance_id, services)
     if error is not None:
         request.respond(error_response(message, context, error))
@@ -35,27 +35,33 @@ def handle(request: Request, message: JoinGroupRequest, services: Services) -> A
         request.respond(error_response(message, context, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return None
 
-    def join(protocols: Protocols) -> None:
-        asked = Join(
-            group_id=message.group_id,
-            member_id=message.member_id,
-            client=Client(context.header.client_id or "", f"/{context.connection.client_host}"),
-            session_timeout_ms=message.session_timeout_ms,
-            rebalance_timeout_ms=(
-                message.session_timeout_ms
-                if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
-                else message.rebalance_timeout_ms
-            ),
-            protocol_type=message.protocol_type,
-            protocols=protocols,
-            instance_id=message.group_instance_id,
-            reason=message.reason,
-            requires_member_id=version >= _FIRST_VERSION_THAT_REPEATS and message.group_instance_id is None,
-            can_skip_assignment=version >= _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT,
-        )
-        services.groups.join(asked, lambda result: respond_to(request, lambda: _response(result, version)))
+    if len(message.protocols) <= STEP_MASK:
+        _join(request, message, services, tuple([(each.name, bytes(each.metadata)) for each in message.protocols]))
+        return None
+    return after_steps(request, _protocols(message), partial(_join, request, message, services))
 
-    return after_steps(request, _protocols(message), join)
+
+def _join(request: Request, message: JoinGroupRequest, services: Services, protocols: Protocols) -> None:
+    context = request.context
+    version = context.header.api_version
+    asked = Join(
+        group_id=message.group_id,
+        member_id=message.member_id,
+        client=Client(context.header.client_id or "", f"/{context.connection.client_host}"),
+        session_timeout_ms=message.session_timeout_ms,
+        rebalance_timeout_ms=(
+            message.session_timeout_ms
+            if version < _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
+            else message.rebalance_timeout_ms
+        ),
+        protocol_type=message.protocol_type,
+        protocols=protocols,
+        instance_id=message.group_instance_id,
+        reason=message.reason,
+        requires_member_id=version >= _FIRST_VERSION_THAT_REPEATS and message.group_instance_id is None,
+        can_skip_assignment=version >= _FIRST_VERSION_THAT_SKIPS_ASSIGNMENT,
+    )
+    services.groups.join(asked, lambda result: respond_to(request, _response, result, version))
 
 
 def _protocols(message: JoinGroupRequest) -> Steps[Protocols]:

@@ -33,7 +33,7 @@ def handle(request: Request, message: SyncGroupRequest, services: Services) -> N
         *names,
         {entry.member_id: bytes(entry.assignment) for entry in message.assignments},
     )
-    services.groups.sync(sync, lambda result: respond_to(request, lambda: _response(result)))
+    services.groups.sync(sync, lambda result: respond_to(request, _response, result))
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:

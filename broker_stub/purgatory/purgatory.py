@@ -6,7 +6,7 @@ An operation is watched under several keys. Whoever changes what belongs to a ke
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from kce.broker_stub.purgatory.timing_wheel import Timed, Timer
@@ -84,14 +84,14 @@ class Purgatory(Generic[K, O]):
         """An operation under three keys counts three times; a completed one until it is purged (rule B2.9)."""
         return sum(map(len, self.watchers.values()))
 
-    def try_complete_or_watch(self, operation: O, keys: Iterable[K]) -> bool:
+    def try_complete_or_watch(self, operation: O, keys: Collection[K]) -> bool:
         """Whether it is completed. At least one key (rule B2.2)."""
         if operation.try_complete():
             return True
         self._add(operation, keys)
         return operation.try_complete() or self._start(operation)
 
-    def watch(self, operation: O, keys: Iterable[K]) -> bool:
+    def watch(self, operation: O, keys: Collection[K]) -> bool:
         """``try_complete_or_watch`` of an operation whose condition is known not to be met."""
         self._add(operation, keys)
         return self._start(operation)
@@ -100,10 +100,9 @@ class Purgatory(Generic[K, O]):
         """Watch an operation that waits under one more key."""
         self._add(operation, (key,))
 
-    def _add(self, operation: O, keys: Iterable[K]) -> None:
-        watched = list(keys)
-        assert watched, "an operation without keys is never checked"
-        for key in watched:
+    def _add(self, operation: O, keys: Collection[K]) -> None:
+        assert keys, "an operation without keys is never checked"
+        for key in keys:
             watchers = self.watchers.get(key)
             if watchers is None:
                 self.watchers[key] = {operation: None}

@@ -21,6 +21,7 @@ from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.followers import Follower
 from kce.broker_stub.log import Log, OffsetMetadata, Origin
 from kce.broker_stub.log.leader_epochs import UNDEFINED
+from kce.broker_stub.log.producer_state import CLIENT
 from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
@@ -38,7 +39,7 @@ from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.broker_stub.topic_stats import BrokerTopicStats
 from kce.garbage import let_go
 from kce.wire import ErrorCode
-from kce.wire.errors import CorruptRecord
+from kce.wire.errors import NO_ERROR, CorruptRecord
 from kce.wire.steps import Steps
 from kce.wire.vocabulary import TopicPartition
 
@@ -139,13 +140,20 @@ class DataPlane:
         A fetch that this completes gets those of all, also where its session took a partition to be idle.
         """
         self.changes += 1
+        if len(partitions) == 1:
+            (partition,) = partitions
+            self._check_all(partition, self._wake(partition.topic_partition), has_moved=self._advance(partition))
+            return
         woken = [self._wake(partition.topic_partition) for partition in partitions]
         moved = [self._advance(partition) for partition in partitions]
         for partition, sessions, has_moved in zip(partitions, woken, moved, strict=True):
-            if has_moved:
-                self.high_watermark_moved(partition.topic_partition, sessions)
-            else:
-                self.check_fetches(partition.topic_partition, sessions)
+            self._check_all(partition, sessions, has_moved=has_moved)
+
+    def _check_all(self, partition: Partition, woken: Iterable[FetchSession], *, has_moved: bool) -> None:
+        if has_moved:
+            self.high_watermark_moved(partition.topic_partition, woken)
+        else:
+            self.check_fetches(partition.topic_partition, woken)
 
     def _wake(self, topic_partition: TopicPartition) -> Sequence[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
@@ -213,7 +221,7 @@ class DataPlane:
         timeout_ms: int,
         respond: Respond,
         *,
-        origin: Origin = Origin.CLIENT,
+        origin: Origin = CLIENT,
         guards: Guards = _NO_GUARDS,
     ) -> None:
         """Append to each partition; ``respond`` gets what became of it, and the code to answer.
@@ -225,14 +233,46 @@ class DataPlane:
         produced: dict[TopicPartition, Produced] = {}
         appended: dict[TopicPartition, Partition] = {}
         for topic_partition, data in records.items():
-            guard = guards.get(topic_partition)
-            produced[topic_partition] = self._append(topic_partition, data, acks, origin, guard, appended)
+            result, partition = self._append(topic_partition, data, acks, origin, guards.get(topic_partition))
+            produced[topic_partition] = result
+            if partition is not None:
+                appended[topic_partition] = partition
         if self._together is not None:
             self._together.append((produced, appended, acks, timeout_ms, respond))
             return
         if appended:
             self.appended(*appended.values())
         self._respond(produced, appended, acks, timeout_ms, respond)
+
+    def append_one(
+        self,
+        topic_partition: TopicPartition,
+        records: Buffer,
+        acks: int,
+        timeout_ms: int,
+        respond: Callable[[Produced, ErrorCode], None],
+        *,
+        origin: Origin = CLIENT,
+        guard: VerificationGuard | None = None,
+    ) -> None:
+        """``append`` to one partition, at once also within ``together``."""
+        result, partition = self._append(topic_partition, records, acks, origin, guard)
+        if partition is None or isinstance(result, ApiException):
+            respond(result, _code(result))
+            return
+        self.appended(partition)
+        code = NO_ERROR if acks != ALL else partition.is_acknowledged(result.last_offset + 1)
+        if code is not None:
+            respond(result, code)
+        else:
+            operation = DelayedProduce(
+                self._settled,
+                {topic_partition: result},
+                {},
+                timeout_ms,
+                lambda results: respond(*results[topic_partition]),
+            )
+            self.produce_purgatory.watch(operation, [topic_partition])
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -285,9 +325,8 @@ class DataPlane:
         acks: int,
         origin: Origin,
         guard: VerificationGuard | None,
-        appended_to: dict[TopicPartition, Partition],
-    ) -> Produced:
-        """Put the partition into ``appended_to`` if it has the records."""
+    ) -> tuple[Produced, Partition | None]:
+        """What became of it, and the partition if it has the records."""
         stats = self.stats.of(topic_partition.topic)
         stats.produces += 1
         try:
@@ -300,18 +339,17 @@ class DataPlane:
             if appended.first_offset >= 0:
                 stats.messages_in += appended.last_offset - appended.first_offset + 1
             stats.produce_conversions += appended.converted
-            appended_to[topic_partition] = partition
-            return appended  # noqa: TRY300 - what follows it is about it
+            return appended, partition  # noqa: TRY300 - what follows it is about it
         except ApiException as e:
             if e.code is ErrorCode.MESSAGE_TOO_LARGE:
                 stats.bytes_rejected += len(records)
             stats.failed_produces += e.code not in _ORDINARY_OF_PRODUCE
             let_go(e)  # it is kept with the results
-            return e
+            return e, None
         except Exception as e:  # the other partitions are served
             log.exception("records for %s could not be appended", topic_partition)
             stats.failed_produces += 1
-            return ApiException(str(e))
+            return ApiException(str(e)), None
 
     def files_made(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Make the files of logs that are led here and have none yet: an append flushes them, one partition a step."""
@@ -459,4 +497,4 @@ class Asked(NamedTuple):
 
 
 def _code(result: Produced) -> ErrorCode:
-    return result.code if isinstance(result, ApiException) else ErrorCode.NONE
+    return result.code if isinstance(result, ApiException) else NO_ERROR

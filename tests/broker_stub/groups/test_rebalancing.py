@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from kce.broker_stub.groups.coordinator import Sync
 from kce.broker_stub.groups.group import Group, GroupState, IllegalState
 from kce.broker_stub.groups.joining import Join
-from kce.broker_stub.groups.member import Client, JoinResult, SyncResult
+from kce.broker_stub.groups.member import Client, JoinResult, Member, SyncResult
 from kce.broker_stub.groups.rebalancing import DelayedSync
 from kce.wire import ErrorCode
 from tests.broker_stub.groups.support import DELAY_MS, GROUP, TIMEOUT_MS, Host, Result
@@ -357,3 +357,15 @@ async def test_a_parked_member_that_is_removed_is_waited_for_no_more(mock_clock:
     assert group.awaiting_join == 1
     group.remove(member_id)
     assert (group.awaiting_join, group.members) == (0, {})
+
+
+def test_of_a_protocol_that_is_named_twice_the_first_counts() -> None:
+    """As in Kafka's `MemberMetadata.metadata`."""
+    protocols = (("range", b"first"), ("other", b""), ("range", b"second"))
+    member = Member(
+        member_id="a", instance_id=None, client=Client("", ""), rebalance_timeout_ms=1, session_timeout_ms=1,
+        protocol_type="consumer", protocols=protocols,
+    )  # fmt: skip
+    assert [member.metadata(name) for name in ("range", "other")] == [b"first", b""]
+    with pytest.raises(KeyError):
+        member.metadata("none")

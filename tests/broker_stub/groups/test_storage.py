@@ -29,12 +29,20 @@ class Plane:
         self.log: Log | None = a_log()
         self.is_leader = True
 
-    def append(
-        self, records: Any, acks: int, timeout_ms: int, respond: Any, *, origin: Origin, guards: Any = None
+    def append_one(
+        self,
+        partition: Any,
+        records: Any,
+        acks: int,
+        timeout_ms: int,
+        respond: Any,
+        *,
+        origin: Origin,
+        guard: Any = None,
     ) -> None:
-        self.appends.append((records, acks, timeout_ms, origin))
+        self.appends.append((partition, records, acks, timeout_ms, origin))
         if self.results:
-            respond({OFFSETS: self.results.pop(0)})
+            respond(*self.results.pop(0))
 
     @property
     def hosted(self) -> Plane:
@@ -61,7 +69,7 @@ def test_an_append_waits_as_configured() -> None:  # rule G9.13
     answers: list[tuple[int, ErrorCode]] = []
     for records in (b"a", b"b", b"c"):
         log.append(3, records, lambda *answer: answers.append(answer))
-    assert plane.appends == [({OFFSETS: records}, 1, 1234, Origin.COORDINATOR) for records in (b"a", b"b", b"c")]
+    assert plane.appends == [(OFFSETS, records, 1, 1234, Origin.COORDINATOR) for records in (b"a", b"b", b"c")]
     assert answers == [(70, ErrorCode.NONE), (-1, ErrorCode.NOT_ENOUGH_REPLICAS)]
 
 
@@ -81,7 +89,7 @@ def test_an_append_without_waiting_says_what_fails() -> None:
     with pytest.raises(Refused) as failed:
         log.append_without_waiting(3, b"b")
     assert failed.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert plane.appends == [({OFFSETS: records}, 0, 0, Origin.COORDINATOR) for records in (b"a", b"b")]
+    assert plane.appends == [(OFFSETS, records, 0, 0, Origin.COORDINATOR) for records in (b"a", b"b")]
 
 
 def test_only_a_log_is_online() -> None:

@@ -799,3 +799,24 @@ async def test_what_is_written_because_of_a_fetch_is_fetched(autojump_clock: Moc
         plane.fetch(params, [PartitionFetch(A0, ID_A, 1, 200, 0, 0)], reads.append)
         assert len(answers) == 1
         assert [len(read.records) for (read,) in reads] == [len(batch(b"second"))]
+
+
+async def test_an_append_to_one_partition_waits_for_its_replicas(autojump_clock: MockClock) -> None:
+    """Its answer comes when they have the records, or after the timeout; what is refused is answered at once."""
+    async with a_node() as node:
+        await node.lead(isr=(1, 2))
+        plane, answers = node.replication.data_plane, []
+
+        def answered(produced: object, code: ErrorCode) -> None:
+            answers.append((getattr(produced, "first_offset", None), code))
+
+        plane.append_one(A0, batch(b"a"), -1, 1000, answered)
+        plane.append_one(A0, batch(b"b"), -1, 1000, answered)
+        plane.append_one(A0, batch(b"c"), 1, 1000, answered)
+        plane.append_one(TopicPartition("other", 0), batch(b"d"), -1, 1000, answered)
+        assert answers == [(2, ErrorCode.NONE), (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+        params = FetchParams(replica_id=2, max_wait_ms=0, min_bytes=1, max_bytes=200, isolation=Isolation.LOG_END)
+        plane.fetch(params, [PartitionFetch(A0, ID_A, 1, 200, 0, 0)], lambda reads: None)
+        assert answers[2:] == [(0, ErrorCode.NONE)]
+        await trio.sleep(1.1)
+        assert answers[3:] == [(1, ErrorCode.REQUEST_TIMED_OUT)]

@@ -29,7 +29,7 @@ def test_the_log_of_transactions() -> None:
     led = SimpleNamespace(log=seen, is_leader=True, leader_log=lambda: seen)
     hosted = {STATE[3]: led, STATE[4]: SimpleNamespace(log=None)}
     plane: Any = SimpleNamespace(
-        append=lambda *args, **more: appends.append((args[:3], more)),
+        append_one=lambda *args, **more: appends.append((args[:4], more)),
         partition=hosted.__getitem__,
         hosted=SimpleNamespace(partitions=hosted),
     )
@@ -37,6 +37,6 @@ def test_the_log_of_transactions() -> None:
     stored = ReplicatedTransactionLog(config, plane)
     assert [stored.max_batch_bytes(number) for number in (3, 4, 5)] == [1234, None, None]
     stored.append(3, b"records", 77, lambda offset, code: None)
-    assert appends == [(({STATE[3]: b"records"}, -1, 77), {"origin": Origin.COORDINATOR, "guards": {}})]
+    assert appends == [((STATE[3], b"records", -1, 77), {"origin": Origin.COORDINATOR, "guard": None})]
     assert [found.base_offset for found in stored.read(3)] == [0]
     assert reads == [(0, 4321)]
