@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from kce.wire.errors import ErrorCode
@@ -24,17 +24,20 @@ Arrays: TypeAlias = tuple[tuple[str, str | None], ...]
 _arrays: dict[type[Struct], Arrays] = {}
 #: responses with a code of their own and no others: most
 _has_only_own: dict[type[Message], bool] = {}
+#: of a response with one code, by that code
+_once: dict[int, Mapping[int, int]] = {}
 
 
-def error_counts(response: Message) -> dict[int, int]:
+def error_counts(response: Message) -> Mapping[int, int]:
     """Error code -> occurrences, NONE included: one for the response itself and one for each entry that has a code.
 
     In LeaderAndIsr and StopReplica a top-level code other than NONE counts for all entries. Codes below an entry with
-    a code of its own count in Metadata and OffsetFetch only.
+    a code of its own count in Metadata and OffsetFetch only. Responses with one code share the mapping for it.
     """
     cls = response.__class__
     if _has_only_own.get(cls):
-        return {response.error_code: 1}  # type: ignore[attr-defined]
+        code = response.error_code  # type: ignore[attr-defined]
+        return _once.get(code) or _once.setdefault(code, {code: 1})
     counts: dict[int, int] = {}
     if _arrays_of(cls):
         for code in _entries(response, deep=cls.__name__ in _DEEP):

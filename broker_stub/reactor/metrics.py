@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -12,11 +12,10 @@ from kce import wire
 from kce.metrics import RESERVOIR_SIZE, Histogram
 from kce.wire.registry import BY_NAME
 
-#: when a request came, left the queue, left its handler, was answered, left the queue of responses, and was sent, by
-#: trio.current_time(); then for how many ms it was throttled
-Stamps: TypeAlias = tuple[float, float, float, float, float, float, float]
-#: of a finished request: its version, and how often each error code is in its response
-Finished: TypeAlias = tuple[int, Stamps, Mapping[int, int]]
+#: a finished request: its version, and how often each error code is in its response; when it came, left the queue, left
+#: its handler, was answered, left the queue of responses, and was sent, by trio.current_time(); then for how many ms it
+#: was throttled
+Finished: TypeAlias = tuple[int, Mapping[int, int], float, float, float, float, float, float, float]
 #: in seconds: in the queue, in its handler, parked, in the queue of responses, being sent; and throttled
 Times: TypeAlias = tuple[float, float, float, float, float, float]
 #: the names of their histograms
@@ -41,6 +40,7 @@ _DEPRECATED: Final = {
 }  # fmt: skip
 #: versions and clients that are counted for an API: clients give themselves names
 _MAX_DEPRECATED: Final = 1000
+_NO_ERRORS: Final[Mapping[int, int]] = {}
 #: requests of a kind that are not counted at once
 _MOST_UNCOUNTED: Final = 1000
 
@@ -57,12 +57,15 @@ class Sender(Protocol):
     client_software_version: str
 
 
-def _columns(stamps: Iterable[Stamps]) -> tuple[list[float], ...]:
+def _columns(requests: Collection[Finished]) -> tuple[Iterable[float], ...]:
     """The `Times` of requests, by column: that takes a fraction of making each."""
-    arrived, dequeued, returned, answered, taken, sent, muted_ms = zip(*stamps, strict=True)
+    if not requests:
+        return ((),) * len(_NAMES)
+    _, _, arrived, dequeued, returned, answered, taken, sent, muted_ms = zip(*requests, strict=True)
     handled = list(map(min, returned, answered))  # a response from within the handler has no remote time
     pairs = (dequeued, arrived), (handled, dequeued), (answered, handled), (taken, answered), (sent, taken)
-    return *(list(map(operator.sub, end, begin)) for end, begin in pairs), [ms / 1000 for ms in muted_ms]
+    muted = [ms / 1000 for ms in muted_ms] if any(muted_ms) else muted_ms
+    return *(map(operator.sub, end, begin) for end, begin in pairs), muted
 
 
 @dataclass(slots=True)
@@ -80,7 +83,7 @@ class ApiMetrics:
     #: requests of deprecated versions, by version and by the client's software and its version
     deprecated: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     errors: Counter[int] = field(default_factory=Counter)  # by error code, NONE included: `wire.error_counts`
-    latest: deque[Times] = field(default_factory=lambda: deque(maxlen=RESERVOIR_SIZE), compare=False)
+    latest: deque[Finished] = field(default_factory=lambda: deque(maxlen=RESERVOIR_SIZE), compare=False)
 
     @property
     def total_time(self) -> float:
@@ -89,18 +92,17 @@ class ApiMetrics:
 
     def add(self, requests: Sequence[Finished]) -> None:
         """More requests."""
-        versions, stamps, responses = zip(*requests, strict=True)
-        columns = _columns(stamps)
+        versions, responses, *_ = zip(*requests, strict=True)
         self.requests += len(versions)
         self.versions.update(versions)
-        queued, handled, parked, responded, sent, throttled = map(sum, columns)
+        queued, handled, parked, responded, sent, throttled = map(sum, _columns(requests))
         self.request_queue_time += queued
         self.local_time += handled
         self.remote_time += parked
         self.response_queue_time += responded
         self.response_send_time += sent
         self.throttle_time += throttled
-        self.latest.extend(zip(*columns, strict=True))
+        self.latest.extend(requests)
         self.count_errors(responses)
 
     def add_deprecated(self, version: int, sender: Sender) -> None:
@@ -109,12 +111,12 @@ class ApiMetrics:
         if client in self.deprecated or len(self.deprecated) < _MAX_DEPRECATED:
             self.deprecated[client] += 1
 
-    def count_errors(self, responses: Iterable[Mapping[int, int]]) -> None:
-        """Of each response, how often each code is in it."""
-        counts = self.errors
-        for errors in responses:
-            for code, count in errors.items():
-                counts[code] += count
+    def count_errors(self, responses: Sequence[Mapping[int, int]]) -> None:
+        """Of each response, how often each code is in it. Most share one mapping: see `wire.error_counts`."""
+        distinct = dict(zip(map(id, responses), responses, strict=True))
+        for known, times in Counter(map(id, responses)).items():
+            for code, count in distinct[known].items():
+                self.errors[code] += count * times
 
     def histograms(self) -> Iterator[tuple[str, Histogram]]:
         """In ms, by Kafka's names."""
@@ -122,9 +124,10 @@ class ApiMetrics:
             self.request_queue_time, self.local_time, self.remote_time, self.response_queue_time,
             self.response_send_time, self.throttle_time,
         )  # fmt: skip
-        for i, name in enumerate(_NAMES):
-            yield name, Histogram.of(self.requests, sums[i] * 1000, [times[i] * 1000 for times in self.latest])
-        totals = [sum(times[:-1]) * 1000 for times in self.latest]
+        columns = [[seconds * 1000 for seconds in column] for column in _columns(self.latest)]
+        for name, seconds, latest in zip(_NAMES, sums, columns, strict=True):
+            yield name, Histogram.of(self.requests, seconds * 1000, latest)
+        totals = list(map(sum, zip(*columns[:-1], strict=True)))
         yield "TotalTimeMs", Histogram.of(self.requests, self.total_time * 1000, totals)
 
 
@@ -165,32 +168,27 @@ class RequestMetrics:
             found = self._apis[name] = ApiMetrics()
         return found
 
-    def add(
-        self, header: wire.Header, sender: Sender, message: object, stamps: Stamps, errors: Mapping[int, int]
-    ) -> None:
-        """A finished request, and how often each error code is in its response.
+    def add(self, key: int, finished: Finished, sender: Sender, message: object) -> None:
+        """A finished request of that API.
 
         A Fetch counts for its kind, too; what only verifies counts for its kind alone, but for its errors.
         """
-        key = header.api_key
+        plain = finished[0], _NO_ERRORS, *finished[2:]
         if key == _FETCH:
-            self.count("FetchFollower" if _is_of_follower(message) else "FetchConsumer", header, sender, stamps, {})
+            kind = "FetchFollower" if _is_of_follower(message) else "FetchConsumer"
+            self.count(kind, key, plain, sender)
         elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
-            self.count("AddPartitionsToTxnVerification", header, sender, stamps, {})
-            if errors:
-                self._of(key).count_errors((errors,))
+            self.count("AddPartitionsToTxnVerification", key, plain, sender)
+            self._of(key).count_errors(finished[1:2])
             return
-        self.count(key, header, sender, stamps, errors)
+        self.count(key, key, finished, sender)
 
-    def count(
-        self, kind: int | str, header: wire.Header, sender: Sender, stamps: Stamps, errors: Mapping[int, int]
-    ) -> None:
+    def count(self, kind: int | str, key: int, finished: Finished, sender: Sender) -> None:
         """`add` to that kind alone."""
-        key, version, _, _ = header
         requests = self._uncounted[kind]
-        requests.append((version, stamps, errors))
-        if version <= _DEPRECATED.get(key, -1):
-            self._of(kind).add_deprecated(version, sender)
+        requests.append(finished)
+        if finished[0] <= _DEPRECATED.get(key, -1):
+            self._of(kind).add_deprecated(finished[0], sender)
         if len(requests) >= _MOST_UNCOUNTED:
             self._of(kind).add(self._uncounted.pop(kind))
 

@@ -401,15 +401,15 @@ class Request:
     def record(self, all_metrics: RequestMetrics, dequeued_at: float, sent_at: float) -> None:
         """Count the finished request, whose response left the response queue at ``dequeued_at``, and drop that."""
         self.payload = b""
-        stamps = (
-            self._arrived_at, self._dequeued_at, self.handled_at, self._answered_at, dequeued_at, sent_at,
-            self.throttle_ms,
+        key, version, _, _ = self.context.header
+        finished = (
+            version, self._errors, self._arrived_at, self._dequeued_at, self.handled_at, self._answered_at, dequeued_at,
+            sent_at, self.throttle_ms,
         )  # fmt: skip
-        header = self.context.header
-        if header.api_key in OF_KINDS:
-            all_metrics.add(header, self.connection, self.message, stamps, self._errors)
+        if key in OF_KINDS:
+            all_metrics.add(key, finished, self.connection, self.message)
         else:
-            all_metrics.count(header.api_key, header, self.connection, stamps, self._errors)
+            all_metrics.count(key, key, finished, self.connection)
 
 
 def describe(error: wire.DecodeError) -> str:

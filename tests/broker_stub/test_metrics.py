@@ -213,7 +213,7 @@ async def test_requests_and_their_errors() -> None:  # rule B1.33
     of_api.requests = 7
     of_api.versions.update({3: 7})
     of_api.errors.update({0: 4, 27: 1})
-    of_api.add([(4, (0, 0.001, 0.003, 0.006, 0.01, 0.015, 500), {27: 2})])
+    of_api.add([(4, {27: 2}, 0, 0.001, 0.003, 0.006, 0.01, 0.015, 500)])
     found, prefix = values(broker), "kafka.network:type=RequestMetrics,name="
     times = {name: metric for (_, kind, name, _), metric in broker_metrics(broker) if name.endswith("TimeMs")
              and kind == "RequestMetrics" and isinstance(metric, Histogram)}  # fmt: skip
@@ -255,11 +255,11 @@ async def test_requests_by_version() -> None:
 
 
 def test_clients_of_deprecated_versions_are_not_counted_without_limit() -> None:
-    metrics = RequestMetrics()
+    metrics, times = RequestMetrics(), (0.0,) * 7
     for i in range(1001):
         client = SimpleNamespace(client_software_name=str(i), client_software_version="1")
-        metrics.add(wire.Header(0, 3, i, None), client, wire.ProduceRequest(), (0.0,) * 7, {0: 1, i: 1})
-    metrics.add(wire.Header(0, 3, 1001, None), SENDER, wire.ProduceRequest(), (0.0,) * 7, {0: 1})
+        metrics.add(0, (3, {0: 1, i: 1}, *times), client, wire.ProduceRequest())
+    metrics.add(0, (3, {0: 1}, *times), SENDER, wire.ProduceRequest())
     found = metrics.of("Produce")
     assert (found.requests, len(found.deprecated), found.deprecated[3, "0", "1"]) == (1002, 1000, 2)
     assert (found.versions, found.errors[0], found.errors[1000]) == ({3: 1002}, 1002, 1)

@@ -86,7 +86,7 @@ async def test_write_txn_markers_with_either_acl(node: Guarded, operation: Opera
 async def test_add_partitions_to_txn_without_the_acls(node: Guarded, version: int) -> None:
     topics = (wire.AddPartitionsToTxnTopic(name="topic", partitions=(0,)),)
     metrics, sender = RequestMetrics(), SimpleNamespace(client_software_name="name", client_software_version="1")
-    metrics.add(wire.Header(24, version, 1), sender, await _refused(node, topics, version), (0.001,) * 7, {})
+    metrics.add(24, (version, {}, *(0.001,) * 7), sender, await _refused(node, topics, version))
     ((counted, of_kind),) = metrics.apis.items()
     assert counted == ("AddPartitionsToTxn" if version < 4 else "AddPartitionsToTxnVerification")
     assert dict(of_kind.histograms())["TotalTimeMs"].count == 1
