@@ -179,7 +179,8 @@ class RequestMetrics:
             self.count(kind, key, plain, sender)
         elif key == _ADD_PARTITIONS_TO_TXN and _only_verifies(message):
             self.count("AddPartitionsToTxnVerification", key, plain, sender)
-            self._of(key).count_errors(finished[1:2])
+            if finished[1]:
+                self._of(key).count_errors(finished[1:2])
             return
         self.count(key, key, finished, sender)
 
