@@ -56,9 +56,8 @@ def decode(cls: type[S], data: bytes, version: int, *, flexible: bool = False) -
 def encode(value: Struct, version: int) -> bytes:
     """Not flexible. Raises EncodeError."""
     pieces = [_VERSION.pack(version)]
-    name = type(value).__name__
     try:
         codec_for(type(value), version, False).encode(value, pieces.append)
     except REFUSALS as e:
-        raise errors.EncodeError(f"{name} {version}: {e or 'a value does not fit'}") from None
+        raise errors.EncodeError(f"{type(value).__name__} {version}: {e or 'a value does not fit'}") from None
     return b"".join(pieces)

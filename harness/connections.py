@@ -290,7 +290,7 @@ class Link:
             return False
         if wire.Parts in map(type, payloads):
             return False
-        data = wire.frames(payloads)  # type: ignore[arg-type]
+        data = wire.frame(payloads[0]) if len(payloads) == 1 else wire.frames(payloads)  # type: ignore[arg-type]
         try:
             sent = stream.send_nowait(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):  # met again by `send`

@@ -209,7 +209,11 @@ class Group:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest of its members."""
-        return max([member.rebalance_timeout_ms for member in self.members.values()], default=0)
+        longest = 0
+        for member in self.members.values():
+            if member.rebalance_timeout_ms > longest:
+                longest = member.rebalance_timeout_ms
+        return longest
 
     def elect_joined_leader(self) -> bool:
         """Let a member lead that has rejoined; whether there is one (rules G3.39, G3.40)."""

@@ -23,7 +23,9 @@ from kce.broker_stub.groups.records import (
     GroupMetadataValue,
     MemberMetadataValue,
     group_key,
+    group_version,
     offset_key,
+    offset_version,
     write_group,
     write_offset,
 )
@@ -92,7 +94,7 @@ class GroupManager:
         self.partition_count = partition_count
         self.now_ms = now_ms
         self._config = config
-        self._ibp = ibp
+        self._group_version, self._offset_version = group_version(ibp), offset_version(ibp)
         self._log = offsets_log
         self.commits = CommitLog(offsets_log, self._commit_batch)
         self._owned: set[int] = set()
@@ -238,7 +240,7 @@ class GroupManager:
         if not self._log.is_online(partition):
             on_stored(ErrorCode.NOT_COORDINATOR)
             return
-        value = write_group(group_value(group, assignments), self._ibp)
+        value = write_group(group_value(group, assignments), self._group_version)
 
         def appended(first_offset: int, code: ErrorCode) -> None:
             if code is not NO_ERROR:
@@ -272,7 +274,7 @@ class GroupManager:
         elif producer is not None and producer.epoch == NO_PRODUCER:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer {producer.id} commits offsets without an epoch")
         records = [
-            (offset_key(group.group_id, topic_partition), write_offset(committed, self._ibp))
+            (offset_key(group.group_id, topic_partition), write_offset(committed, self._offset_version))
             for topic_partition, committed in fitting.items()
         ]
 

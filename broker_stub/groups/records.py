@@ -114,7 +114,6 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
     return encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
 
 
-@functools.lru_cache(maxsize=4096)
 def group_key(group: str) -> bytes:
     """Raises EncodeError."""
     if group.isascii() and len(group) < 1 << 15:  # without the codec: each group has another
@@ -133,10 +132,11 @@ def read_key(data: bytes) -> OffsetKey | GroupKey | UnknownKey:
     return UnknownKey(version)
 
 
-def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
-    """Rule G9.4. Raises EncodeError."""
+def write_offset(committed: CommittedOffset, version: int) -> bytes:
+    """``version``: see `offset_version`; not that of an offset which expires on its own. Raises EncodeError."""
     expires = committed.expire_timestamp
-    version = _offset_version(ibp) if expires is None else _EXPIRING
+    if expires is not None:
+        version = _EXPIRING
     if version == _PLAIN and not committed.metadata:
         try:
             return _PLAIN_VALUE.pack(version, committed.offset, committed.leader_epoch, 0, committed.commit_timestamp)
@@ -152,8 +152,8 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
     return encode(value, version)
 
 
-@functools.cache
-def _offset_version(ibp: MetadataVersion) -> int:
+def offset_version(ibp: MetadataVersion) -> int:
+    """Rule G9.4."""
     if ibp < _IBP_2_1_IV0:
         return _EXPIRING
     return 2 if ibp < _IBP_2_1_IV1 else _PLAIN
@@ -171,13 +171,13 @@ def read_offset(data: bytes) -> CommittedOffset:
     )
 
 
-def write_group(value: GroupMetadataValue, ibp: MetadataVersion) -> bytes:
-    """Rule G9.6. Raises EncodeError."""
-    return encode(value, _group_version(ibp))
+def write_group(value: GroupMetadataValue, version: int) -> bytes:
+    """``version``: see `group_version`. Raises EncodeError."""
+    return encode(value, version)
 
 
-@functools.cache
-def _group_version(ibp: MetadataVersion) -> int:
+def group_version(ibp: MetadataVersion) -> int:
+    """Rule G9.6."""
     return sum(ibp >= since for since in (_IBP_0_10_1, _IBP_2_1_IV0, _IBP_2_3))
 
 

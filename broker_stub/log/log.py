@@ -153,7 +153,6 @@ class Log(LogFiles):
 
     # appending
 
-    @storage
     def append_as_leader(
         self,
         records: Buffer,
@@ -189,6 +188,7 @@ class Log(LogFiles):
             raise MessageTooLarge(f"a batch of {batch.largest} bytes after it was converted")
         return self._append_assigned(batch, origin, guard, now_ms)
 
+    @storage
     def _append_assigned(
         self, batch: Assigned, origin: Origin, guard: VerificationGuard | None, now_ms: int
     ) -> Appended:

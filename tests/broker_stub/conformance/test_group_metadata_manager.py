@@ -25,7 +25,9 @@ from kce.broker_stub.groups.records import (
     OffsetKey,
     UnknownKey,
     group_key,
+    group_version,
     offset_key,
+    offset_version,
     read_group,
     read_key,
     read_offset,
@@ -65,7 +67,7 @@ def at(offset: int, **more: Any) -> CommittedOffset:
 
 
 def offset_records(offsets: dict[TopicPartition, int], group: str = GROUP) -> list[tuple[bytes, bytes | None]]:
-    return [(offset_key(group, tp), write_offset(at(offset), IBP)) for tp, offset in offsets.items()]
+    return [(offset_key(group, tp), write_offset(at(offset), offset_version(IBP))) for tp, offset in offsets.items()]
 
 
 def group_record(
@@ -78,7 +80,7 @@ def group_record(
             "members": members, **more,
         }
     )  # fmt: skip
-    return group_key(group), write_group(value, IBP)
+    return group_key(group), write_group(value, group_version(IBP))
 
 
 def member_value(member_id: str = MEMBER, **more: Any) -> MemberMetadataValue:
@@ -797,7 +799,7 @@ async def test_current_state_timestamp_for_all_group_metadata_versions(mock_cloc
     h = Host(mock_clock)
     version = MetadataVersion.parse(ibp)
     value = GroupMetadataValue(protocol_type=CONSUMER, generation=1, current_state_timestamp=5)
-    group = group_of(GROUP, write_group(value, version), h.now_ms)
+    group = group_of(GROUP, write_group(value, group_version(version)), h.now_ms)
     assert group.state_since_ms == (5 if version >= MetadataVersion.parse("2.1-IV0") else None)
 
 
@@ -807,7 +809,7 @@ async def test_read_from_old_group_metadata(mock_clock: MockClock, ibp: str) -> 
     value = GroupMetadataValue(
         protocol_type=CONSUMER, generation=1, protocol="range", leader=MEMBER, members=(member_value(),)
     )
-    group = group_of(GROUP, write_group(value, MetadataVersion.parse(ibp)), Host(mock_clock).now_ms)
+    group = group_of(GROUP, write_group(value, group_version(MetadataVersion.parse(ibp))), Host(mock_clock).now_ms)
     assert (group.generation, group.protocol_type, group.protocol_name, group.leader) == (1, CONSUMER, "range", MEMBER)
     member = group.members[MEMBER]
     assert (member.is_static, member.session_timeout_ms) == (False, 10_000)
@@ -818,13 +820,13 @@ async def test_read_from_old_group_metadata(mock_clock: MockClock, ibp: str) -> 
 @pytest.mark.parametrize("expires", [START_MS + 5])
 def test_load_offset_from_old_commit(expires: int) -> None:
     old = at(37, expire_timestamp=expires)
-    assert read_offset(write_offset(old, MetadataVersion.parse("1.1-IV0"))) == old
+    assert read_offset(write_offset(old, offset_version(MetadataVersion.parse("1.1-IV0")))) == old
 
 
 @kafka("GMM-55")
 async def test_load_offset_with_explicit_retention(mock_clock: MockClock) -> None:
     h = host(mock_clock)
-    put(h, [(offset_key(GROUP, FOO0), write_offset(at(37, expire_timestamp=START_MS + 5), IBP))])
+    put(h, [(offset_key(GROUP, FOO0), write_offset(at(37, expire_timestamp=START_MS + 5), offset_version(IBP)))])
     await load(h)
     assert h.manager.groups[GROUP].offsets.get(FOO0) == at(37, expire_timestamp=START_MS + 5)
 
@@ -838,7 +840,7 @@ OFFSET_VERSIONS = {"1.1-IV0": 1, "2.0-IV1": 1, "2.1-IV0": 2, "2.1-IV1": 3, "3.9-
 @pytest.mark.parametrize(("ibp", "version"), OFFSET_VERSIONS.items())
 def test_serde_offset_commit_value(ibp: str, version: int) -> None:
     committed = at(37, metadata="m", leader_epoch=15)
-    written = write_offset(committed, MetadataVersion.parse(ibp))
+    written = write_offset(committed, offset_version(MetadataVersion.parse(ibp)))
     assert int.from_bytes(written[:2]) == version
     assert read_offset(written) == (committed if version == 3 else committed._replace(leader_epoch=-1))
 
@@ -847,20 +849,20 @@ def test_serde_offset_commit_value(ibp: str, version: int) -> None:
 @pytest.mark.parametrize("ibp", OFFSET_VERSIONS)
 def test_serde_offset_commit_value_with_expire_timestamp(ibp: str) -> None:
     committed = at(37, metadata="m", expire_timestamp=START_MS + 1)
-    written = write_offset(committed, MetadataVersion.parse(ibp))
+    written = write_offset(committed, offset_version(MetadataVersion.parse(ibp)))
     assert (int.from_bytes(written[:2]), read_offset(written)) == (1, committed)
 
 
 @kafka("GMM-59")
 def test_serialize_group_metadata_value_to_highest_non_flexible_version() -> None:
     value = GroupMetadataValue(protocol_type=CONSUMER, generation=1, members=(member_value(group_instance_id="i"),))
-    written = write_group(value, IBP)
+    written = write_group(value, group_version(IBP))
     assert (int.from_bytes(written[:2]), read_group(written)) == (3, value)
 
 
 @kafka("GMM-60")
 def test_serialize_offset_commit_value_to_highest_non_flexible_version() -> None:
-    assert int.from_bytes(write_offset(at(1), IBP)[:2]) == 3
+    assert int.from_bytes(write_offset(at(1), offset_version(IBP))[:2]) == 3
 
 
 def flexible_offset(tags: bytes = b"\0") -> bytes:

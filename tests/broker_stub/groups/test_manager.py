@@ -24,7 +24,9 @@ from kce.broker_stub.groups.records import (
     MemberMetadataValue,
     OffsetKey,
     group_key,
+    group_version,
     offset_key,
+    offset_version,
     read_group,
     write_group,
     write_offset,
@@ -37,6 +39,7 @@ from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.conformance.test_group_metadata_manager import at
 from tests.broker_stub.groups.support import CONSUMER, IBP, START_MS, Host
 
+GROUP_VERSION, OFFSET_VERSION = group_version(IBP), offset_version(IBP)
 A, B = TopicPartition("topic", 0), TopicPartition("topic", 1)
 SUBSCRIPTION = encode_consumer_protocol(ConsumerProtocolSubscription(topics=("topic",)), 1)
 VALUE = GroupMetadataValue(
@@ -48,6 +51,7 @@ VALUE = GroupMetadataValue(
                             rebalance_timeout=3, session_timeout=4, subscription=SUBSCRIPTION, assignment=b"a2"),
     ),
 )  # fmt: skip
+FIRST = VALUE.members[0]
 
 
 def now_ms() -> int:
@@ -65,7 +69,7 @@ def described(member: Member) -> tuple[Any, ...]:
 
 
 def test_a_group_is_what_was_written() -> None:  # rule G9.17
-    group = group_of("g", write_group(VALUE, IBP), now_ms)
+    group = group_of("g", write_group(VALUE, GROUP_VERSION), now_ms)
     assert (group.group_id, group.state, group.state_since_ms) == ("g", GroupState.STABLE, START_MS - 5)
     assert (group.generation, group.protocol_type, group.protocol_name, group.leader) == (7, CONSUMER, "range", "m2")
     assert (group.static_members, group.subscribed_topics) == ({"i": "m1"}, {"topic"})
@@ -81,18 +85,18 @@ def test_a_group_is_what_was_written() -> None:  # rule G9.17
 def test_what_a_record_does_not_say() -> None:
     """Neither a type nor a time; without members no protocol (rule G8.3)."""
     value = GroupMetadataValue(protocol_type="", generation=1, protocol=None, leader=None)
-    group = group_of("g", write_group(value, IBP), now_ms)
+    group = group_of("g", write_group(value, GROUP_VERSION), now_ms)
     assert (group.state, group.state_since_ms, group.protocol_type) == (GroupState.EMPTY, None, None)
     assert group_value(group, {}) == value
 
 
 def test_a_member_without_an_assignment_has_an_empty_one() -> None:  # rule G4.5
-    group = group_of("g", write_group(VALUE, IBP), now_ms)
+    group = group_of("g", write_group(VALUE, GROUP_VERSION), now_ms)
     assert [member.assignment for member in group_value(group, {"m2": b"x"}).members] == [b"", b"x"]
 
 
 def test_members_without_a_protocol_cannot_be_written() -> None:
-    group = group_of("g", write_group(VALUE, IBP), now_ms)
+    group = group_of("g", write_group(VALUE, GROUP_VERSION), now_ms)
     group.protocol_name = None
     with pytest.raises(IllegalState):
         group_value(group, {})
@@ -109,7 +113,7 @@ def records(*pairs: tuple[bytes | None, bytes | None], first: int = 0, producer_
 
 
 def offset(group: str, partition: TopicPartition, value: int) -> tuple[bytes, bytes]:
-    return offset_key(group, partition), write_offset(at(value), IBP)
+    return offset_key(group, partition), write_offset(at(value), OFFSET_VERSION)
 
 
 def folded(*batches: RecordBatch) -> dict[str, Group]:
@@ -141,19 +145,21 @@ def test_each_producer_has_its_open_transactions_in_each_group() -> None:
 
 
 def test_tombstones_of_what_is_unknown() -> None:
-    group = write_group(VALUE, IBP)
+    group = write_group(VALUE, GROUP_VERSION)
     kept = folded(records((offset_key("g", A), None), (group_key("g"), None), (group_key("h"), group)))
     assert kept.keys() == {"h"}
 
 
-@pytest.mark.parametrize("later", [write_group(VALUE, IBP), None], ids=["replaced", "deleted"])
+@pytest.mark.parametrize("later", [write_group(VALUE, GROUP_VERSION), None], ids=["replaced", "deleted"])
 @pytest.mark.parametrize(
     "bad",
     [
         b"",
         b"\0\7",
-        write_group(VALUE, IBP)[:-1],
-        write_group(replace(VALUE, members=(VALUE.members[0], replace(VALUE.members[0], member_id="m3"))), IBP),
+        write_group(VALUE, GROUP_VERSION)[:-1],
+        write_group(
+            replace(VALUE, members=(VALUE.members[0], replace(VALUE.members[0], member_id="m3"))), GROUP_VERSION
+        ),
     ],
     ids=["empty", "unknown version", "cut", "one instance twice"],
 )
@@ -306,7 +312,7 @@ async def test_a_load_lets_others_run_after_large_groups(
     mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = Host(mock_clock, owns=False)
-    large = write_group(replace(VALUE, members=(replace(VALUE.members[0], assignment=bytes(6000)),)), IBP)
+    large = write_group(replace(VALUE, members=(replace(VALUE.members[0], assignment=bytes(6000)),)), GROUP_VERSION)
     read, paused_after = [], []
 
     def batches(number: int) -> Any:
@@ -350,7 +356,7 @@ async def test_a_transaction_ends_in_its_partitions(mock_clock: trio.testing.Moc
 
 
 def test_a_value_is_read_as_it_was_written() -> None:
-    assert read_group(write_group(VALUE, IBP)) == VALUE
+    assert read_group(write_group(VALUE, GROUP_VERSION)) == VALUE
 
 
 async def test_a_load_is_measured_from_its_order(mock_clock: trio.testing.MockClock) -> None:  # rule G9.19

@@ -14,7 +14,9 @@ from kce.broker_stub.groups.records import (
     OffsetKey,
     UnknownKey,
     group_key,
+    group_version,
     offset_key,
+    offset_version,
     read_group,
     read_key,
     read_offset,
@@ -25,6 +27,7 @@ from kce.wire import DecodeError, EncodeError
 from kce.wire.metadata_version import LATEST
 from kce.wire.vocabulary import TopicPartition
 
+GROUP_VERSION, OFFSET_VERSION = group_version(LATEST), offset_version(LATEST)
 TEXT = st.text(max_size=9)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -44,7 +47,7 @@ GROUPS = st.builds(
 
 def test_the_bytes_of_an_offset() -> None:  # rule G9.11
     assert offset_key("g", TopicPartition("t", 1)) == bytes.fromhex("0001 0001 67 0001 74 00000001")
-    written = write_offset(CommittedOffset(offset=5, commit_timestamp=7), LATEST)
+    written = write_offset(CommittedOffset(offset=5, commit_timestamp=7), OFFSET_VERSION)
     assert written == bytes.fromhex("0003 0000000000000005 FFFFFFFF 0000 0000000000000007")
 
 
@@ -79,12 +82,12 @@ def test_keys(group: str, topic: str, partition: int) -> None:
 
 @given(COMMITTED)
 def test_offsets(committed: CommittedOffset) -> None:
-    assert read_offset(write_offset(committed, LATEST)) == committed
+    assert read_offset(write_offset(committed, OFFSET_VERSION)) == committed
 
 
 @given(GROUPS)
 def test_groups(value: GroupMetadataValue) -> None:
-    assert read_group(write_group(value, LATEST)) == value
+    assert read_group(write_group(value, GROUP_VERSION)) == value
 
 
 #: some with a version that exists
@@ -105,7 +108,7 @@ def test_any_bytes_are_read_or_refused(read: object, data: bytes) -> None:
 @settings(deadline=None)
 @given(GROUPS, st.data())
 def test_a_record_that_was_cut_is_refused(value: GroupMetadataValue, data: st.DataObject) -> None:
-    written = write_group(value, LATEST)
+    written = write_group(value, GROUP_VERSION)
     with pytest.raises(DecodeError):
         read_group(written[: data.draw(st.integers(0, len(written) - 1))])
 
@@ -114,4 +117,4 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(EncodeError):
         offset_key("g" * 40_000, TopicPartition("t", 0))
     with pytest.raises(EncodeError):
-        write_offset(CommittedOffset(offset=2**63, commit_timestamp=0), LATEST)
+        write_offset(CommittedOffset(offset=2**63, commit_timestamp=0), OFFSET_VERSION)
