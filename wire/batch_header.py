@@ -193,6 +193,11 @@ def is_one_batch(data: bytes | memoryview) -> bool:
     )
 
 
+def only_header(data: bytes | memoryview) -> BatchHeader | None:
+    """The header of data that are one batch of magic 2, whole, and nothing else."""
+    return _new(BatchHeader, HEADER.unpack_from(data)) if is_one_batch(data) else None
+
+
 def begins_transactional(data: bytes | memoryview) -> bool:
     """Whether the first batch is whole and transactional.
 
@@ -209,9 +214,14 @@ def begins_transactional(data: bytes | memoryview) -> bool:
     return is_marked and OVERHEAD_BYTES + length <= size
 
 
+def crc_of(batch: memoryview, magic: int) -> int:
+    """``batch`` is exactly one."""
+    return crc32c(batch[CRC_FROM:]) if magic >= 2 else zlib.crc32(batch[_LEGACY_CRC_FROM:])
+
+
 def check_crc(batch: memoryview, header: BatchHeader) -> None:
     """``batch`` is exactly one. Raises CorruptRecord."""
-    found = crc32c(batch[CRC_FROM:]) if header.magic >= 2 else zlib.crc32(batch[_LEGACY_CRC_FROM:])
+    found = crc_of(batch, header.magic)
     if found != header.crc:
         raise errors.WrongChecksum(f"wrong CRC: computed {found:08x}, stored {header.crc:08x}")
 
@@ -257,11 +267,16 @@ def _alike(data: bytes, at: int) -> tuple[int, int]:
     following = at + size
     if length & 1 or first & second & 0x80 or data[following : following + width] != data[at : at + width]:
         return 0, 0
-    count = _MOST_ALIKE
-    for begin in range(at, at + width):
-        bytes_of_lengths = data[begin : begin + _MOST_ALIKE * size : size]
-        count = min(count, len(bytes_of_lengths) - len(bytes_of_lengths.lstrip(data[begin : begin + 1])))
-    return count, size
+    count = _equal(data[at : at + _MOST_ALIKE * size : size], first)
+    if width == 1:
+        return count, size
+    return min(count, _equal(data[at + 1 : at + 1 + count * size : size], second)), size
+
+
+def _equal(data: bytes, value: int) -> int:
+    """How many bytes at the start are the first, which has that value."""
+    size = len(data)
+    return size if data.count(value) == size else size - len(data.lstrip(data[:1]))
 
 
 def stamped(batch: memoryview, header: BatchHeader, max_timestamp: int, *, is_log_append_time: bool) -> bytes:

@@ -57,6 +57,11 @@ class LogConfig:
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compact else self.segment_ms
 
     @cached_property
+    def keeps_batches(self) -> bool:
+        """Whether a leader neither converts nor stamps batches of magic 2 that have the type CreateTime."""
+        return self.record_version == 2 and self.message_timestamp_type is TimestampType.CREATE_TIME
+
+    @cached_property
     def has_record_checks(self) -> bool:
         """Whether a leader must read the records that it appends: their keys, or their timestamps."""
         limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)

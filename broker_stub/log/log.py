@@ -19,7 +19,7 @@ from kce.broker_stub.log.files import BEGINNING, LogFiles, storage, unlocated
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.loading import aborted_transaction, rebuild_producers
 from kce.broker_stub.log.names import SWAP
-from kce.broker_stub.log.producer_state import CLIENT, COORDINATOR, REPLICATION, Origin, ProducerStateManager
+from kce.broker_stub.log.producer_state import CLIENT, REPLICATION, Origin, ProducerStateManager
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import UNKNOWN_POSITION, FetchedRecords, LogContext, OffsetMetadata
 from kce.broker_stub.log.validation import ANY_EPOCH, Assigned, assign_offsets, check_records, placed_batch
@@ -168,10 +168,9 @@ class Log(LogFiles):
         of `ProducerAppend`, KafkaStorageError.
         """
         now_ms = self.context.now_ms()
-        if origin is COORDINATOR:
-            own = placed_batch(records, self.log_end_offset, leader_epoch, self.config)
-            if own is not None:
-                return self._append_assigned(own, origin, guard, now_ms)
+        placed = placed_batch(records, origin, self.log_end_offset, leader_epoch, self.config)
+        if placed is not None:
+            return self._append_assigned(placed, origin, guard, now_ms)
         checked = check_records(records, origin, self.config.max_message_bytes)
         if not checked.batches:
             return Appended(UNKNOWN_OFFSET, UNKNOWN_OFFSET, self.log_start_offset)

@@ -29,7 +29,8 @@ from kce.wire.batch_header import (
     BatchHeader,
     check_crc,
     count_records,
-    is_one_batch,
+    crc_of,
+    only_header,
     read_header,
     read_headers,
     stamped,
@@ -48,6 +49,8 @@ from kce.wire.record_batch import codec_of
 from kce.wire.records import MAX_OPENED_ELEMENTS, read_records, write_records
 
 ANY_EPOCH: Final = 2**31 - 1
+#: what `compression.type` is where batches without compression stay so
+_UNCOMPRESSED: Final = (None, UNCOMPRESSED)
 #: where a batch has its magic
 _MAGIC_AT: Final = 16
 #: how many bad records of a batch the message describes
@@ -105,25 +108,37 @@ def check_records(
     return CheckedRecords(data[:end], batches)
 
 
-def placed_batch(records: Buffer, base_offset: int, leader_epoch: int, config: LogConfig) -> Assigned | None:
-    """The batch of a coordinator at ``base_offset``, if the log takes it as it is: it has just been made, by us.
+def placed_batch(
+    records: Buffer, origin: Origin, base_offset: int, leader_epoch: int, config: LogConfig
+) -> Assigned | None:
+    """The batch at ``base_offset``, if it is one that the log takes as it is: most are.
 
-    None for one that must be looked at: not one batch of the log's format, compressed, too large, to be stamped.
+    None for all others: `check_records` and `assign_offsets` say what is wrong with them, or change them.
     """
-    if not is_one_batch(records) or len(records) > config.max_message_bytes:
+    header, size = only_header(records), len(records)
+    if header is None or not header.is_plain or not config.keeps_batches or size > config.max_message_bytes:
         return None
-    header = read_header(records)
-    assert header is not None
-    is_as_it_is = (
-        config.record_version == 2
-        and header.is_plain
-        and (config.compression_type in (None, UNCOMPRESSED) or header.is_control)
-        and config.message_timestamp_type is CREATE_TIME
+    if config.compression_type not in _UNCOMPRESSED and not header.is_control:
+        return None
+    batch = memoryview(records)
+    if origin is not COORDINATOR and (config.has_record_checks or not _is_sound(batch, header)):
+        return None
+    header, parts = header.placed(batch, base_offset, leader_epoch)
+    return Assigned(parts, header, size, header.last_offset)
+
+
+def _is_sound(batch: memoryview, header: BatchHeader) -> bool:
+    """Whether all that is checked of a client's batch is right: it has no compression, and the type CreateTime."""
+    count = header.record_count
+    return (
+        header.base_offset == 0
+        and 0 < count == header.last_offset_delta + 1
+        and not header.is_control
+        and (header.base_sequence >= 0 or not header.has_producer)
+        and header.base_timestamp <= header.max_timestamp
+        and crc_of(batch, 2) == header.crc
+        and count_records(batch[BATCH_HEADER_BYTES:]) == count
     )
-    if not is_as_it_is:
-        return None
-    header, parts = header.placed(memoryview(records), base_offset, leader_epoch)
-    return Assigned(parts, header, len(records), base_offset + header.last_offset_delta)
 
 
 def assign_offsets(

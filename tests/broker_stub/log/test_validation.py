@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from kce import wire
 from kce.broker_stub.errors import (
@@ -19,7 +21,7 @@ from kce.broker_stub.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from kce.broker_stub.log import Isolation, Log, Origin, lookup, validation
+from kce.broker_stub.log import Isolation, Log, LogConfig, Origin, lookup, validation
 from kce.broker_stub.log.lookup import FoundOffset, find_max_timestamp, find_timestamp
 from kce.wire import Codec, Record, RecordBatch, RecordHeader, TimestampType
 from kce.wire.batch_header import CRC_FROM, read_header, read_headers
@@ -142,6 +144,62 @@ def test_a_coordinators_batch_is_appended_as_that_of_a_client(settings: dict[str
         assert by_coordinator.append_as_leader(batch(b"a", b"b"), 3, origin=Origin.COORDINATOR) == one
     assert everything(by_client) == everything(by_coordinator)
     assert by_client.latest_epoch == by_coordinator.latest_epoch
+
+
+SETTINGS = st.just(dict[str, str]()) | st.fixed_dictionaries(
+    {},
+    optional={
+        "compression.type": st.sampled_from(["uncompressed", "gzip", "producer"]),
+        "cleanup.policy": st.sampled_from(["compact", "delete"]),
+        "message.timestamp.type": st.just("LogAppendTime"),
+        "message.timestamp.after.max.ms": st.just("1000"),
+        "max.message.bytes": st.sampled_from(["75", "100"]),
+    },
+)
+EMPTY = int32(0) * 2 + int32(49) + batch()[12:23] + int32(-1) + batch()[27:57] + int32(0)
+BATCHES = st.one_of(
+    st.builds(
+        batch, st.binary(max_size=20), key=st.none() | st.just(b"k"), codec=st.sampled_from([Codec.NONE, Codec.GZIP]),
+        magic=st.sampled_from([1, 2, 2, 2]), base_offset=st.sampled_from([0, 0, 0, 5]),
+    ),
+    st.builds(produced, st.just(7), st.integers(0, 3), st.integers(1, 5), transactional=st.booleans()),
+    st.builds(marker, st.just(7), committed=st.booleans()),
+    st.just(patched(EMPTY, 22, b"\0")),
+)  # fmt: skip
+#: what is written over a header: attributes, last offset delta, base timestamp, max timestamp, base sequence, count
+DAMAGES: tuple[dict[int, bytes], ...] = (
+    {}, {22: b"\x20"}, {22: b"\x08"}, {22: b"\x40"}, {22: b"\x01"}, {22: b"\x05"}, {23: int32(9)},
+    {23: int32(1), 57: int32(2)}, {23: int32(-1), 57: int32(0)}, {27: int32(1 << 20)}, {35: bytes(8)}, {53: int32(-1)},
+    {57: int32(2)},
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=400)
+@given(BATCHES, st.sampled_from(DAMAGES), st.booleans(), SETTINGS, st.sampled_from([Origin.CLIENT, Origin.COORDINATOR]))
+def test_a_batch_that_is_taken_as_it_is_passes_all_checks(
+    data: bytes, damage: dict[int, bytes], fix_crc: bool, given_settings: dict[str, str], origin: Origin
+) -> None:
+    """And they would make the same of it. Coordinators are trusted: nothing is damaged there."""
+    if origin is Origin.CLIENT:
+        for at, value in damage.items():
+            data = patched(data, at, value, fix_crc=fix_crc and data[16] == 2)
+    log_config = LogConfig.of(given_settings)
+    placed = validation.placed_batch(data, origin, 1234, 5, log_config)
+    try:
+        checked = validation.check_records(data, origin, log_config.max_message_bytes)
+        made = validation.assign_offsets(checked, 1234, 5, config=log_config, origin=origin, now_ms=NOW_MS)
+    except ApiException:
+        made = None
+    event("as it is" if placed else "changed" if made else "refused")
+    if placed is not None:
+        assert made is not None
+        assert b"".join(placed.parts) == b"".join(made.parts)
+        assert placed[1:] == made[1:]
+    elif made is not None:  # what needs no change is taken
+        header = read_header(data)
+        assert header is not None
+        is_changed = made.header[3:] != header[3:] or len(made.parts) == 1
+        assert is_changed or not header.is_plain or log_config.has_record_checks
 
 
 def test_a_coordinators_batch_may_be_too_large() -> None:
