@@ -210,7 +210,7 @@ class Broker:
             GroupManager(
                 config.groups,
                 config.inter_broker_protocol_version,
-                ReplicatedOffsetsLog(config.groups, self.replication.data_plane),
+                ReplicatedOffsetsLog(config.groups, self.replication.appends),
                 log_manager.now_ms,
                 offsets_partitions or config.groups.offsets_topic_num_partitions,
             ),
@@ -221,7 +221,7 @@ class Broker:
             config.transactions,
             TransactionManager(
                 config.transactions,
-                ReplicatedTransactionLog(config.transactions, self.replication.data_plane),
+                ReplicatedTransactionLog(config.transactions, self.replication.appends),
                 log_manager.now_ms,
                 transaction_partitions or config.transactions.transaction_state_log_num_partitions,
                 config.request_timeout_ms,
@@ -230,7 +230,7 @@ class Broker:
             self.producer_ids,
         )
         self.verifier = PartitionVerifier(config, self.metadata_cache, self.transactions.manager.partition_of, dial)
-        self.replication.data_plane.verifies_transactions = config.transactions.partition_verification_enable
+        self.replication.appends.verifies_transactions = config.transactions.partition_verification_enable
         self.replica_manager.coordinators = (self.groups, self.transactions)
         admin = admin or NoStore()
         self._log_dir_events = log_dir_events
@@ -248,11 +248,12 @@ class Broker:
             producer_ids=self.producer_ids,
             quotas=self.client_quotas,
             data_plane=self.replication.data_plane,
+            appends=self.replication.appends,
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
             groups=self.groups,
             transactions=self.transactions,
-            verification=TransactionVerification(self.replication.data_plane, self.verifier),
+            verification=TransactionVerification(self.replication.appends, self.verifier),
             topic_creation=AutoTopicCreation(config, self.metadata_cache, admin, self._spawn),
             authorization=Authorization(authorizer),
             tokens=tokens,
@@ -288,7 +289,7 @@ class Broker:
             log.error("the dynamic configuration is not used: %s", e)
             return
         config = self.dynamic_config.current
-        self.replication.data_plane.verifies_transactions = config.transactions.partition_verification_enable
+        self.replication.appends.verifies_transactions = config.transactions.partition_verification_enable
         self.replication.fetchers.resize(config.num_replica_fetchers)
         self.log_manager.reconfigure(logs)
         self.socket_server.reconfigure(config)

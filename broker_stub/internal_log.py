@@ -10,7 +10,7 @@ from kce.broker_stub.errors import ApiException
 from kce.broker_stub.log import Appended
 from kce.broker_stub.log.producer_state import COORDINATOR
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.appends import Appends
 from kce.broker_stub.replication.delayed import Produced
 from kce.wire import ErrorCode
 from kce.wire.record import RecordBatch
@@ -26,10 +26,11 @@ OnAppended: TypeAlias = Callable[[int, ErrorCode], None]
 class InternalTopicLog:
     """Partitions are named by number. ``load_buffer_size``: bytes that are read at once, more for a larger batch."""
 
-    def __init__(self, topic: str, load_buffer_size: int, data_plane: DataPlane) -> None:
+    def __init__(self, topic: str, load_buffer_size: int, appends: Appends) -> None:
         self._topic = topic
         self._load_buffer_size = load_buffer_size
-        self._data_plane = data_plane
+        self._appends = appends
+        self._data_plane = appends.plane
         self._names: dict[int, TopicPartition] = {}
 
     def _named(self, partition: int) -> TopicPartition:
@@ -63,9 +64,7 @@ class InternalTopicLog:
             except Exception:  # whoever advanced the high watermark is not concerned
                 log.exception("the end of an append to %s could not be processed", topic_partition)
 
-        self._data_plane.append_one(
-            topic_partition, records, acks, timeout_ms, respond, origin=COORDINATOR, guard=guard
-        )
+        self._appends.append_one(topic_partition, records, acks, timeout_ms, respond, origin=COORDINATOR, guard=guard)
 
     def append_without_waiting(self, partition: int, records: bytes) -> None:
         """Raises ApiException."""
@@ -75,7 +74,7 @@ class InternalTopicLog:
             if isinstance(produced, ApiException):
                 failures.append(produced)
 
-        self._data_plane.append_one(self._named(partition), records, 0, 0, respond, origin=COORDINATOR)
+        self._appends.append_one(self._named(partition), records, 0, 0, respond, origin=COORDINATOR)
         if failures:
             raise failures[0]
 

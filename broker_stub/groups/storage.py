@@ -9,7 +9,7 @@ from kce.broker_stub.group_config import GroupConfig
 from kce.broker_stub.internal_log import InternalTopicLog, OnAppended
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.appends import Appends
 from kce.wire.record import RecordBatch
 
 
@@ -37,8 +37,8 @@ class OffsetsLog(Protocol):
 class ReplicatedOffsetsLog(InternalTopicLog):
     """On the logs of a broker, through its data plane."""
 
-    def __init__(self, config: GroupConfig, data_plane: DataPlane) -> None:
-        super().__init__(GROUP_METADATA_TOPIC, config.offsets_load_buffer_size, data_plane)
+    def __init__(self, config: GroupConfig, appends: Appends) -> None:
+        super().__init__(GROUP_METADATA_TOPIC, config.offsets_load_buffer_size, appends)
         self._config = config
 
     def append(

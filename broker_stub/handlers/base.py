@@ -27,6 +27,7 @@ from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.reactor.request import Sharing
 from kce.broker_stub.reactor.request_channel import failed_again
 from kce.broker_stub.replica_manager import ReplicaManager
+from kce.broker_stub.replication.appends import Appends
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.log_dir_moves import LogDirMoves
 from kce.broker_stub.replication.throttle import ReplicationQuota
@@ -68,6 +69,7 @@ class Services:
     producer_ids: ProducerIdManager
     quotas: ClientQuotas
     data_plane: DataPlane
+    appends: Appends
     log_dir_moves: LogDirMoves
     #: of what followers fetch here
     leader_quota: ReplicationQuota

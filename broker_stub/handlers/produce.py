@@ -73,7 +73,7 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Awa
     records: dict[TopicPartition, Buffer] = {}
     refused: dict[TopicPartition, ErrorCode] = {}
     _sort(message, denied, records, refused, request.context, services)
-    if len(records) > 1 and services.data_plane.lack_files(records):
+    if len(records) > 1 and services.appends.lack_files(records):
         return _append_first(request, message, services, records, refused)
     _append(request, message, services, records, refused)
     return None
@@ -87,7 +87,7 @@ async def _append_first(
     refused: Refusals,
 ) -> None:
     """To several logs that have no files yet: control requests do not wait for the flushes of all."""
-    await request.in_turns(services.data_plane.files_made(records))
+    await request.in_turns(services.appends.files_made(records))
     _append(request, message, services, records, refused)
 
 
@@ -157,7 +157,7 @@ def _append(
             knows_abortable=context.header.api_version >= _ABORTABLE_SINCE,
         )  # fmt: skip
     elif records:
-        services.data_plane.append(records, message.acks, message.timeout_ms, respond)
+        services.appends.append(records, message.acks, message.timeout_ms, respond)
     else:
         respond({})
 
@@ -389,7 +389,7 @@ def _sharing(services: Services) -> Sharing:
         is_read = topic.name not in services.topic_settings.unread
         return is_read and len(topic.partition_data) == 1 and not services.quotas.produce.enabled
 
-    return Sharing(services.data_plane.together, SHARED_BYTES, may)
+    return Sharing(services.appends.together, SHARED_BYTES, may)
 
 
 HANDLER: Final = Handler(

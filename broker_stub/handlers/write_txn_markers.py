@@ -120,10 +120,10 @@ def _write(
         done(marker, {**refused, **codes})
 
     if writable:
-        yield from services.data_plane.files_made(writable)
+        yield from services.appends.files_made(writable)
         records = dict.fromkeys(writable, _batch(marker, services.log_manager.now_ms()))
         timeout_ms = services.config.request_timeout_ms
-        services.data_plane.append(records, ALL, timeout_ms, appended, origin=Origin.COORDINATOR)
+        services.appends.append(records, ALL, timeout_ms, appended, origin=Origin.COORDINATOR)
     else:
         done(marker, refused)
 

@@ -1,4 +1,4 @@
-"""Appends, reads and look-ups on the partitions that a broker hosts, and the requests that wait for them (rules B2).
+"""Reads of the partitions that a broker hosts, and the requests that wait for what becomes of them (rules B2).
 
 Everything that may complete a waiting request says so: ``appended``, ``high_watermark_moved``, ``became_leader``,
 ``role_changed``.
@@ -7,29 +7,23 @@ Everything that may complete a waiting request says so: ``appended``, ``high_wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from random import Random
-from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
 from kce.broker_stub.followers import Follower
-from kce.broker_stub.log import Log, OffsetMetadata, Origin
+from kce.broker_stub.log import Log, OffsetMetadata
 from kce.broker_stub.log.leader_epochs import UNDEFINED
-from kce.broker_stub.log.producer_state import CLIENT
-from kce.broker_stub.log.verification import EXEMPT, VerificationGuard
 from kce.broker_stub.metadata_cache import MetadataCache
-from kce.broker_stub.partition import ALL, Partition
+from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
 from kce.broker_stub.replication.delayed import (
     DelayedFetch,
     DelayedProduce,
-    Produced,
     SessionWait,
 )
 from kce.broker_stub.replication.fetch_session import FetchSession
@@ -37,36 +31,22 @@ from kce.broker_stub.replication.fetch_sessions import FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.broker_stub.topic_stats import BrokerTopicStats
-from kce.garbage import let_go
 from kce.wire import ErrorCode
-from kce.wire.errors import NO_ERROR, CorruptRecord
-from kce.wire.steps import Steps
+from kce.wire.errors import CorruptRecord
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
 
-Guards: TypeAlias = Mapping[TopicPartition, VerificationGuard]
-_NO_GUARDS: Final[Guards] = MappingProxyType({})
-
 #: not counted as failures of the broker
-_ORDINARY: Final = (
+ORDINARY: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR,
 )  # fmt: skip
-_ORDINARY_OF_PRODUCE: Final = frozenset(
-    (*_ORDINARY, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE)
-)
 _ORDINARY_OF_FETCH: Final = frozenset(
     (
-        *_ORDINARY, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.REPLICA_NOT_AVAILABLE,
+        *ORDINARY, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.OFFSET_OUT_OF_RANGE,
     )
 )  # fmt: skip
-
-
-#: gets what became of records for each partition, and the code to answer
-Respond: TypeAlias = Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None]
-#: the arguments of `DataPlane._respond`
-_Append: TypeAlias = tuple[Mapping[TopicPartition, Produced], Mapping[TopicPartition, Partition], int, int, Respond]
 
 
 class HostedPartitions(Protocol):
@@ -88,7 +68,6 @@ class DataPlane:
         random: Random,
         *,
         max_lag_ms: int,
-        zstd_allowed: bool = True,
         session_slots: int = 1000,
         quota: ReplicationQuota | None = None,
         future_log: Callable[[TopicPartition], Log | None] = lambda _: None,
@@ -98,17 +77,12 @@ class DataPlane:
         self._metadata_cache = metadata_cache
         self._on_follower_fetched = follower_fetched
         self._max_lag_ms = max_lag_ms
-        self._zstd_allowed = zstd_allowed
-        #: `transaction.partition.verification.enable` (rule T10.15)
-        self.verifies_transactions = False
         self._quota = quota or ReplicationQuota(1, 1)
         self._future_log = future_log
         self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
         self.sessions = FetchSessions(session_slots, random, trio.current_time)
-        #: while they are settled together
-        self._together: list[_Append] | None = None
         #: how often logs got what readers wait for
         self.changes = 0
         self.stats = BrokerTopicStats()
@@ -134,26 +108,22 @@ class DataPlane:
 
     # what completes waiting requests
 
-    def appended(self, *partitions: Partition) -> None:
+    def appended(self, partitions: Collection[Partition]) -> None:
         """Records were appended to logs that are led here (rules B2.17, B2.23).
 
         A fetch that this completes gets those of all, also where its session took a partition to be idle.
         """
-        self.changes += 1
-        if len(partitions) == 1:
-            (partition,) = partitions
-            self._check_all(partition, self._wake(partition.topic_partition), has_moved=self._advance(partition))
+        if not partitions:
             return
-        woken = [self._wake(partition.topic_partition) for partition in partitions]
-        moved = [self._advance(partition) for partition in partitions]
-        for partition, sessions, has_moved in zip(partitions, woken, moved, strict=True):
-            self._check_all(partition, sessions, has_moved=has_moved)
-
-    def _check_all(self, partition: Partition, woken: Iterable[FetchSession], *, has_moved: bool) -> None:
-        if has_moved:
-            self.high_watermark_moved(partition.topic_partition, woken)
-        else:
-            self.check_fetches(partition.topic_partition, woken)
+        self.changes += 1
+        are_idle = self.sessions.resting or self.sessions.answers
+        woken = {each.topic_partition: self._wake(each.topic_partition) for each in partitions} if are_idle else {}
+        moved = [(partition.topic_partition, self._advance(partition)) for partition in partitions]
+        for topic_partition, has_moved in moved:
+            if has_moved:
+                self.high_watermark_moved(topic_partition, woken.get(topic_partition, ()))
+            else:
+                self.check_fetches(topic_partition, woken.get(topic_partition, ()))
 
     def _wake(self, topic_partition: TopicPartition) -> Sequence[FetchSession]:
         """The sessions in which the partition was idle; whose followers had everything until now."""
@@ -211,163 +181,6 @@ class DataPlane:
     def _joins(self, broker_id: int, follower: Follower, end_offset: int) -> bool:
         is_caught_up = follower.is_caught_up(end_offset, trio.current_time() * 1000, self._max_lag_ms)
         return is_caught_up and self.is_alive(broker_id)
-
-    # produce
-
-    def append(
-        self,
-        records: Mapping[TopicPartition, Buffer],
-        acks: int,
-        timeout_ms: int,
-        respond: Respond,
-        *,
-        origin: Origin = CLIENT,
-        guards: Guards = _NO_GUARDS,
-    ) -> None:
-        """Append to each partition; ``respond`` gets what became of it, and the code to answer.
-
-        ``guards``: of transactions that begin in a partition.
-
-        With acks=-1 it may be called later: when every replica in the ISR has the records, or after the timeout.
-        """
-        produced: dict[TopicPartition, Produced] = {}
-        appended: dict[TopicPartition, Partition] = {}
-        for topic_partition, data in records.items():
-            result, partition = self._append(topic_partition, data, acks, origin, guards.get(topic_partition))
-            produced[topic_partition] = result
-            if partition is not None:
-                appended[topic_partition] = partition
-        if self._together is not None:
-            self._together.append((produced, appended, acks, timeout_ms, respond))
-            return
-        if appended:
-            self.appended(*appended.values())
-        self._respond(produced, appended, acks, timeout_ms, respond)
-
-    def append_one(
-        self,
-        topic_partition: TopicPartition,
-        records: Buffer,
-        acks: int,
-        timeout_ms: int,
-        respond: Callable[[Produced, ErrorCode], None],
-        *,
-        origin: Origin = CLIENT,
-        guard: VerificationGuard | None = None,
-    ) -> None:
-        """``append`` to one partition, at once also within ``together``."""
-        result, partition = self._append(topic_partition, records, acks, origin, guard)
-        if partition is None or isinstance(result, ApiException):
-            respond(result, _code(result))
-            return
-        self.appended(partition)
-        code = NO_ERROR if acks != ALL else partition.is_acknowledged(result.last_offset + 1)
-        if code is not None:
-            respond(result, code)
-        else:
-            operation = DelayedProduce(
-                self._settled,
-                {topic_partition: result},
-                {},
-                timeout_ms,
-                lambda results: respond(*results[topic_partition]),
-            )
-            self.produce_purgatory.watch(operation, [topic_partition])
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Whoever waits for what is appended within learns of all of it at the end."""
-        appends: list[_Append] = []
-        self._together = appends
-        try:
-            yield
-        finally:
-            self._together = None
-            partitions = {key: partition for made in appends for key, partition in made[1].items()}
-            if partitions:
-                self.appended(*partitions.values())
-            for made in appends:
-                self._respond(*made)
-
-    def _respond(
-        self,
-        produced: Mapping[TopicPartition, Produced],
-        appended: Mapping[TopicPartition, Partition],
-        acks: int,
-        timeout_ms: int,
-        respond: Respond,
-    ) -> None:
-        """Now, or when what was ``appended`` is where it must be."""
-        results: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
-        for topic_partition, result in produced.items():
-            code = self._settled(topic_partition, result) if acks == ALL else _code(result)
-            if code is not None:
-                results[topic_partition] = result, code
-        if len(results) == len(produced):
-            respond(results)
-        else:
-            operation = DelayedProduce(self._settled, produced, results, timeout_ms, respond)
-            self.produce_purgatory.watch(operation, appended)
-
-    def _settled(self, topic_partition: TopicPartition, result: Produced) -> ErrorCode | None:
-        """The code to answer with acks=-1; None as long as replicas in the ISR do not have the records."""
-        if isinstance(result, ApiException):
-            return result.code
-        try:
-            return self.partition(topic_partition).is_acknowledged(result.last_offset + 1)
-        except ApiException as e:
-            return e.code
-
-    def _append(
-        self,
-        topic_partition: TopicPartition,
-        records: Buffer,
-        acks: int,
-        origin: Origin,
-        guard: VerificationGuard | None,
-    ) -> tuple[Produced, Partition | None]:
-        """What became of it, and the partition if it has the records."""
-        stats = self.stats.of(topic_partition.topic)
-        stats.produces += 1
-        try:
-            partition = self.partition(topic_partition)
-            appended = partition.append(
-                records, acks, origin=origin, zstd_allowed=self._zstd_allowed,
-                guard=guard if self.verifies_transactions else EXEMPT,
-            )  # fmt: skip
-            stats.bytes_in += len(records)
-            if appended.first_offset >= 0:
-                stats.messages_in += appended.last_offset - appended.first_offset + 1
-            stats.produce_conversions += appended.converted
-            return appended, partition  # noqa: TRY300 - what follows it is about it
-        except ApiException as e:
-            if e.code is ErrorCode.MESSAGE_TOO_LARGE:
-                stats.bytes_rejected += len(records)
-            stats.failed_produces += e.code not in _ORDINARY_OF_PRODUCE
-            let_go(e)  # it is kept with the results
-            return e, None
-        except Exception as e:  # the other partitions are served
-            log.exception("records for %s could not be appended", topic_partition)
-            stats.failed_produces += 1
-            return ApiException(str(e)), None
-
-    def files_made(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Make the files of logs that are led here and have none yet: an append flushes them, one partition a step."""
-        for topic_partition in partitions:
-            for new in self._new_logs((topic_partition,)):
-                with suppress(KafkaStorageError):  # the append meets it again
-                    new.make_files()
-                yield
-
-    def lack_files(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether more than one of the logs that are led here has no files yet."""
-        return len(self._new_logs(partitions)) > 1
-
-    def _new_logs(self, partitions: Iterable[TopicPartition]) -> list[Log]:
-        """The logs that are led here and have no files yet."""
-        hosted = map(self.hosted.partitions.get, partitions)
-        led = [partition.log for partition in hosted if partition is not None and partition.is_leader]
-        return [found for found in led if found is not None and not found.has_files]
 
     # fetch
 
@@ -494,7 +307,3 @@ class Asked(NamedTuple):
     fetches: list[PartitionFetch]
     respond: Callable[[Sequence[Read]], None]
     session: SessionWait | None
-
-
-def _code(result: Produced) -> ErrorCode:
-    return result.code if isinstance(result, ApiException) else NO_ERROR

@@ -23,7 +23,7 @@ from kce.broker_stub.log import Log
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
 from kce.broker_stub.ports import NoTopicSettings, TopicSettings
-from kce.broker_stub.replication.appending import append_copied
+from kce.broker_stub.replication.copying import append_copied
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import LeaderConnection
 from kce.broker_stub.replication.throttle import ReplicationQuota

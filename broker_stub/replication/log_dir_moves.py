@@ -16,7 +16,7 @@ from kce.broker_stub.log import Log
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.partition import Partition
-from kce.broker_stub.replication.appending import append_copied
+from kce.broker_stub.replication.copying import append_copied
 from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode
 from kce.wire.errors import CorruptRecord

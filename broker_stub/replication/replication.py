@@ -16,6 +16,7 @@ from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.ports import NoTopicSettings, TopicSettings
 from kce.broker_stub.purgatory import Timer
+from kce.broker_stub.replication.appends import Appends
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
 from kce.broker_stub.replication.fetcher import FollowerPort
 from kce.broker_stub.replication.fetcher_manager import FetcherManager
@@ -61,11 +62,11 @@ class Replication:
             self.timer,
             random,
             max_lag_ms=config.replica_lag_time_max_ms,
-            zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
             session_slots=config.max_incremental_fetch_session_cache_slots,
             quota=self.quotas.leader,
             future_log=log_manager.future.logs.get,
         )
+        self.appends = Appends(self.data_plane, zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE)
         self.log_dir_moves = LogDirMoves(
             hosted, log_manager, self._log_replaced, self.quotas.log_dirs, config.replica_fetch_max_bytes
         )

@@ -8,7 +8,7 @@ from typing import Protocol
 from kce.broker_stub.internal_log import InternalTopicLog, OnAppended
 from kce.broker_stub.internal_topics import TRANSACTION_STATE_TOPIC
 from kce.broker_stub.partition import ALL
-from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.appends import Appends
 from kce.broker_stub.transaction_config import TransactionConfig
 from kce.wire.record import RecordBatch
 
@@ -29,9 +29,9 @@ class TransactionLog(Protocol):
 class ReplicatedTransactionLog(InternalTopicLog):
     """On the logs of a broker, through its data plane."""
 
-    def __init__(self, config: TransactionConfig, data_plane: DataPlane) -> None:
+    def __init__(self, config: TransactionConfig, appends: Appends) -> None:
         size = config.transaction_state_log_load_buffer_size
-        super().__init__(TRANSACTION_STATE_TOPIC, size, data_plane)
+        super().__init__(TRANSACTION_STATE_TOPIC, size, appends)
 
     def max_batch_bytes(self, partition: int) -> int | None:
         hosted = self._data_plane.hosted.partitions.get(self._named(partition))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, Refused, VerificationFailed
 from kce.broker_stub.log.verification import VerificationGuard
-from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.appends import Appends
 from kce.broker_stub.replication.delayed import Produced
 from kce.broker_stub.transactions.verifier import Errors, OnVerified
 from kce.wire import ErrorCode
@@ -59,10 +59,10 @@ class Verified(NamedTuple):
 
 
 class TransactionVerification:
-    """Its switch is ``verifies_transactions`` of the data plane (rule T10.2)."""
+    """Its switch is ``Appends.verifies_transactions`` (rule T10.2)."""
 
-    def __init__(self, data_plane: DataPlane, verifier: Verifier) -> None:
-        self._data_plane = data_plane
+    def __init__(self, appends: Appends, verifier: Verifier) -> None:
+        self._appends = appends
         self._verifier = verifier
 
     def start(
@@ -72,14 +72,14 @@ class TransactionVerification:
 
         Whoever has an open transaction in a partition is not asked about.
         """
-        if not self._data_plane.verifies_transactions:
+        if not self._appends.verifies_transactions:
             on_done(Verified({}, {}))
             return
         errors: dict[TopicPartition, ErrorCode] = {}
         guards: dict[TopicPartition, VerificationGuard] = {}
         for topic_partition, sequence in sequences.items():
             try:
-                partition = self._data_plane.partition(topic_partition)
+                partition = self._appends.plane.partition(topic_partition)
                 guard = partition.start_verification(writer.producer_id, writer.producer_epoch, sequence)
             except ApiException as e:
                 errors[topic_partition] = e.code
@@ -105,7 +105,7 @@ class TransactionVerification:
         *,
         knows_abortable: bool,
     ) -> None:
-        """As ``append`` of the data plane. Raises Refused (rule T10.3)."""
+        """As ``Appends.append``. Raises Refused (rule T10.3)."""
         first: dict[TopicPartition, BatchHeader] = {}
         producers: set[tuple[int, int]] = set()
         for topic_partition, data in records.items():
@@ -119,7 +119,7 @@ class TransactionVerification:
         if len(producers) > 1:
             raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional records of more than one producer")
         if not producers:
-            self._data_plane.append(records, acks, timeout_ms, respond)
+            self._appends.append(records, acks, timeout_ms, respond)
             return
 
         def verified(result: Verified) -> None:
@@ -127,7 +127,7 @@ class TransactionVerification:
             for topic_partition, code in result.errors.items():
                 failure = _failure(code)
                 refused[topic_partition] = failure, failure.code
-            self._data_plane.append(
+            self._appends.append(
                 {topic_partition: data for topic_partition, data in records.items() if topic_partition not in refused},
                 acks,
                 timeout_ms,

@@ -279,7 +279,7 @@ class Node:
             GroupManager(
                 groups,
                 self.config.inter_broker_protocol_version,
-                ReplicatedOffsetsLog(groups, self.replication.data_plane),
+                ReplicatedOffsetsLog(groups, self.replication.appends),
                 self.logs.now_ms,
                 groups.offsets_topic_num_partitions,
             ),
@@ -294,7 +294,7 @@ class Node:
             transactions,
             TransactionManager(
                 transactions,
-                ReplicatedTransactionLog(transactions, self.replication.data_plane),
+                ReplicatedTransactionLog(transactions, self.replication.appends),
                 self.logs.now_ms,
                 transactions.transaction_state_log_num_partitions,
                 self.config.request_timeout_ms,
@@ -305,7 +305,7 @@ class Node:
         self.verifier = PartitionVerifier(
             self.config, self.cache, self.transactions.manager.partition_of, dial or no_dial
         )
-        self.replication.data_plane.verifies_transactions = transactions.partition_verification_enable
+        self.replication.appends.verifies_transactions = transactions.partition_verification_enable
         self.replicas.coordinators = (self.groups, self.transactions)
         admin = admin or NoStore()
         self.services = Services(
@@ -322,11 +322,12 @@ class Node:
             producer_ids=self.producer_ids,
             quotas=self.quotas,
             data_plane=self.replication.data_plane,
+            appends=self.replication.appends,
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
             groups=self.groups,
             transactions=self.transactions,
-            verification=TransactionVerification(self.replication.data_plane, self.verifier),
+            verification=TransactionVerification(self.replication.appends, self.verifier),
             topic_creation=AutoTopicCreation(self.config, self.cache, admin, self._spawn),
             authorization=Authorization(authorizer),
             tokens=tokens,

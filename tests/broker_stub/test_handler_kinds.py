@@ -342,7 +342,7 @@ async def test_records_for_many_partitions_are_sorted_and_answered_in_steps(
             metadata_cache=SimpleNamespace(
                 snapshot=SimpleNamespace(partition=lambda p: p if p.partition == 1 else None)
             ),
-            data_plane=SimpleNamespace(append=append, files_made=lambda _: iter(())),
+            appends=SimpleNamespace(append=append, files_made=lambda _: iter(())),
             quotas=SimpleNamespace(produce=SimpleNamespace(enabled=False)),
         )
         rest = produce.HANDLER.handle(asked, message, services)

@@ -271,7 +271,7 @@ async def test_whose_requests_go_on_first(monkeypatch: pytest.MonkeyPatch) -> No
     partition = node.partition(0)
     for moved, expected in ((True, ["fetch", "produce", "delete"]), (False, ["fetch"])):
         monkeypatch.setattr(plane, "_advance", lambda partition, moved=moved: moved)
-        assert after(plane.appended, partition) == expected
+        assert after(plane.appended, [partition]) == expected
         assert after(plane.isr_changed, partition) == (expected if moved else [])
         assert after(plane.became_leader, partition) == (expected if moved else [])
         assert after(plane.role_changed, partition) == ["produce", "fetch"]

@@ -290,7 +290,7 @@ async def test_the_leader_learns_of_the_epoch_while_the_follower_fetches(ibp: st
 
         p.change = unknown
         p.leaders_log.append_as_follower(at(1, 0, b"b"))
-        p.leader.replication.data_plane.appended(p.leader.partition())
+        p.leader.replication.data_plane.appended([p.leader.partition()])
         await trio.sleep(3)
         assert p.log.log_end_offset == 1
         assert p.state is not None

@@ -350,8 +350,8 @@ async def test_load_group_and_offsets_with_corrupted_log(mock_clock: MockClock) 
     h = host(mock_clock)
     log = SimpleNamespace(log_start_offset=0, log_end_offset=10, read_bytes=lambda *_: b"")
     hosted: Any = SimpleNamespace(is_leader=True, log=log, leader_log=lambda: log)
-    data_plane: Any = SimpleNamespace(partition=lambda partition: hosted)
-    h.manager._log = ReplicatedOffsetsLog(h.config, data_plane)
+    appends: Any = SimpleNamespace(plane=SimpleNamespace(partition=lambda partition: hosted))
+    h.manager._log = ReplicatedOffsetsLog(h.config, appends)
     await load(h)
     assert h.manager.groups == {}
 

@@ -71,7 +71,7 @@ async def test_write_txn_markers_with_either_acl(node: Guarded, operation: Opera
         appended.append((set(args[0]), args[1], more["origin"]))
         args[3](dict.fromkeys(args[0], (None, ErrorCode.NONE)))
 
-    node.services.data_plane.append = append  # type: ignore[method-assign]
+    node.services.appends.append = append  # type: ignore[method-assign]
     hosted: Any = SimpleNamespace(is_leader=False, log=SimpleNamespace(config=LogConfig.of({})))
     node.services.replica_manager.partitions[TopicPartition("a", 0)] = hosted
     topics = (wire.WritableTxnMarkerTopic(name="a", partition_indexes=(0,)),)

@@ -29,7 +29,7 @@ class Leader:
 
     def append(self, records: bytes, origin: Origin = Origin.CLIENT) -> None:
         codes: list[ErrorCode] = []
-        self.node.replication.data_plane.append(
+        self.node.replication.appends.append(
             {A0: records}, 1, 1000, lambda results: codes.append(results[A0][1]), origin=origin
         )
         assert codes == [ErrorCode.NONE]
@@ -54,7 +54,7 @@ def is_empty(found: wire.FetchResponsePartitionData) -> bool:
 async def running() -> AsyncIterator[Leader]:
     async with a_node() as node:
         await node.lead(isr=(1, 2), replicas=(1, 2))
-        node.replication.data_plane.verifies_transactions = False
+        node.replication.appends.verifies_transactions = False
         leader = Leader(node)
         for sequence in range(COUNT):
             leader.append(produced(PID, sequence, epoch=EPOCH, transactional=True))

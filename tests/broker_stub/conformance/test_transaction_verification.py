@@ -53,9 +53,9 @@ class Host:
 
     def __init__(self, node: RecordNode) -> None:
         self.node = node
-        self.data_plane = node.replication.data_plane
+        self.appends = node.replication.appends
         self.questions = Questions()
-        self.verification = TransactionVerification(self.data_plane, self.questions)
+        self.verification = TransactionVerification(self.appends, self.questions)
 
     def produce(self, records: Mapping[TopicPartition, bytes]) -> list[Results]:
         """It has one result once there is an answer."""
@@ -90,7 +90,7 @@ async def running(*, leads: bool = True, enabled: bool = True) -> AsyncIterator[
 @case("TRM-3")
 async def test_only_transactional_records_are_verified() -> None:  # rules T10.2, T10.4
     async with running() as host:
-        host.data_plane.append({A0: records(transactional=False)}, 1, 1000, lambda results: None)
+        host.appends.append({A0: records(transactional=False)}, 1, 1000, lambda results: None)
         assert host.questions.asked == []
         assert host.guard() is None
         host.produce({A0: records(1), A1: records(transactional=False)})
@@ -116,9 +116,7 @@ async def test_verified_at_the_second_try(origin: Origin) -> None:  # rules T10.
                 if refused:
                     results.append(refused)
                 else:
-                    host.data_plane.append(
-                        {A0: records(6)}, 1, 1000, results.append, origin=origin, guards=result.guards
-                    )
+                    host.appends.append({A0: records(6)}, 1, 1000, results.append, origin=origin, guards=result.guards)
 
             host.verification.start(Writer(ID, PID, EPOCH, knows_abortable=True), {A0: 6}, verified)
             return results
@@ -200,7 +198,7 @@ async def test_verification_that_is_turned_on() -> None:  # rules T10.2, T10.19
         (results,) = host.produce({A0: records()})
         assert results[A0][1] is E.NONE
         assert host.guard() is None
-        host.data_plane.verifies_transactions = True
+        host.appends.verifies_transactions = True
         (results,) = host.produce({A0: records(1)})
         assert results[A0][1] is E.NONE
         assert host.questions.asked == []
@@ -213,7 +211,7 @@ async def test_verification_that_is_turned_off() -> None:  # rule T10.19
     async with running() as host:
         results = host.produce({A0: records(6)})
         guard = host.guard()
-        host.data_plane.verifies_transactions = False
+        host.appends.verifies_transactions = False
         host.questions.answer({A0: E.INVALID_TXN_STATE})
         assert results[0][A0][1] is E.INVALID_TXN_STATE
         assert host.guard() is guard is not None
@@ -246,7 +244,7 @@ async def test_codes_that_old_clients_repeat(code: E) -> None:  # rule T10.13
 @case("TRM-13")
 async def test_a_partition_and_its_guard() -> None:  # rules T10.5, T10.15
     async with running() as host:
-        partition = host.data_plane.partition(A0)
+        partition = host.appends.plane.partition(A0)
         partition.append(produced(PID, 0, 3), 1, guard=None)
         data = produced(PID, 3, 3, transactional=True)
         with pytest.raises(InvalidTxnState):

@@ -20,11 +20,11 @@ OFFSETS = TopicPartition("__consumer_offsets", 3)
 APPENDED = Appended(first_offset=70, last_offset=71, log_start_offset=0)
 
 
-class Plane:
-    """What is appended, each with its answers when ``results`` has some."""
+class Appends:
+    """What is appended, each with its answers when ``results`` has some; and the partition."""
 
     def __init__(self, *results: tuple[Any, ErrorCode]) -> None:
-        self.appends: list[tuple[Any, ...]] = []
+        self.made: list[tuple[Any, ...]] = []
         self.results = list(results)
         self.log: Log | None = a_log()
         self.is_leader = True
@@ -40,13 +40,15 @@ class Plane:
         origin: Origin,
         guard: Any = None,
     ) -> None:
-        self.appends.append((partition, records, acks, timeout_ms, origin))
+        self.made.append((partition, records, acks, timeout_ms, origin))
         if self.results:
             respond(*self.results.pop(0))
 
     @property
-    def hosted(self) -> Plane:
+    def plane(self) -> Appends:
         return self
+
+    hosted = plane
 
     @property
     def partitions(self) -> dict[TopicPartition, Any]:
@@ -59,17 +61,19 @@ class Plane:
         return self.log
 
 
-def stored(plane: Any, **properties: str) -> ReplicatedOffsetsLog:
-    return ReplicatedOffsetsLog(settings(**properties), plane)
+def stored(appends: Any, **properties: str) -> ReplicatedOffsetsLog:
+    return ReplicatedOffsetsLog(settings(**properties), appends)
 
 
 def test_an_append_waits_as_configured() -> None:  # rule G9.13
-    plane = Plane((APPENDED, ErrorCode.NONE), (Refused(ErrorCode.NOT_ENOUGH_REPLICAS), ErrorCode.NOT_ENOUGH_REPLICAS))
-    log = stored(plane, offsets_commit_required_acks="1", offsets_commit_timeout_ms="1234")
+    appends = Appends(
+        (APPENDED, ErrorCode.NONE), (Refused(ErrorCode.NOT_ENOUGH_REPLICAS), ErrorCode.NOT_ENOUGH_REPLICAS)
+    )
+    log = stored(appends, offsets_commit_required_acks="1", offsets_commit_timeout_ms="1234")
     answers: list[tuple[int, ErrorCode]] = []
     for records in (b"a", b"b", b"c"):
         log.append(3, records, lambda *answer: answers.append(answer))
-    assert plane.appends == [(OFFSETS, records, 1, 1234, Origin.COORDINATOR) for records in (b"a", b"b", b"c")]
+    assert appends.made == [(OFFSETS, records, 1, 1234, Origin.COORDINATOR) for records in (b"a", b"b", b"c")]
     assert answers == [(70, ErrorCode.NONE), (-1, ErrorCode.NOT_ENOUGH_REPLICAS)]
 
 
@@ -78,30 +82,30 @@ def test_an_error_in_what_follows_an_append_is_logged(caplog: pytest.LogCaptureF
         raise ValueError("of a group")
 
     with caplog.at_level(logging.ERROR):
-        stored(Plane((APPENDED, ErrorCode.NONE))).append(3, b"a", fails)
+        stored(Appends((APPENDED, ErrorCode.NONE))).append(3, b"a", fails)
     assert "__consumer_offsets-3" in caplog.text
 
 
 def test_an_append_without_waiting_says_what_fails() -> None:
-    plane = Plane((APPENDED, ErrorCode.NONE), (Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NONE))
-    log = stored(plane)
+    appends = Appends((APPENDED, ErrorCode.NONE), (Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NONE))
+    log = stored(appends)
     log.append_without_waiting(3, b"a")
     with pytest.raises(Refused) as failed:
         log.append_without_waiting(3, b"b")
     assert failed.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert plane.appends == [(OFFSETS, records, 0, 0, Origin.COORDINATOR) for records in (b"a", b"b")]
+    assert appends.made == [(OFFSETS, records, 0, 0, Origin.COORDINATOR) for records in (b"a", b"b")]
 
 
 def test_only_a_log_is_online() -> None:
-    plane = Plane()
-    assert (stored(plane).is_online(3), stored(plane).is_online(4)) == (True, False)
-    plane.log = None
-    assert not stored(plane).is_online(3)
+    appends = Appends()
+    assert (stored(appends).is_online(3), stored(appends).is_online(4)) == (True, False)
+    appends.log = None
+    assert not stored(appends).is_online(3)
 
 
-def reading(plane: Plane) -> tuple[Any, list[tuple[int, int]]]:
+def reading(appends: Appends) -> tuple[Any, list[tuple[int, int]]]:
     """A log with offsets 1 to 4 in three batches, and what is read of it."""
-    log = plane.log
+    log = appends.log
     assert log is not None
     for values in ((b"0",), (b"1", b"2"), (b"3",), (b"4",)):
         append(log, *values)
@@ -114,24 +118,24 @@ def reading(plane: Plane) -> tuple[Any, list[tuple[int, int]]]:
         return log.read_bytes(offset, size)
 
     seen = SimpleNamespace(log_start_offset=1, log_end_offset=log.log_end_offset, read_bytes=read_bytes)
-    plane.log = seen  # type: ignore[assignment]
+    appends.log = seen  # type: ignore[assignment]
     return seen, reads
 
 
 @pytest.mark.parametrize(("size", "offsets"), [(1, [1, 3, 4]), (2 * len(batch(b"0")) + 30, [1, 4])])
 def test_a_load_reads_to_the_end_of_the_log(size: int, offsets: list[int]) -> None:  # rule G9.14
-    plane = Plane()
-    _, reads = reading(plane)
-    batches = list(stored(plane, offsets_load_buffer_size=str(size)).read(3))
+    appends = Appends()
+    _, reads = reading(appends)
+    batches = list(stored(appends, offsets_load_buffer_size=str(size)).read(3))
     assert [(found.base_offset, found.last_offset) for found in batches] == [(1, 2), (3, 3), (4, 4)]
     assert reads == [(offset, size) for offset in offsets]
 
 
 @pytest.mark.parametrize("change", [{"is_leader": False}, {"log": None}])
 def test_a_load_ends_when_the_partition_is_led_elsewhere(change: dict[str, Any]) -> None:  # rule G9.14
-    plane = Plane()
-    reading(plane)
-    found = stored(plane, offsets_load_buffer_size="1").read(3)
+    appends = Appends()
+    reading(appends)
+    found = stored(appends, offsets_load_buffer_size="1").read(3)
     assert next(found).base_offset == 1
-    vars(plane).update(change)
+    vars(appends).update(change)
     assert list(found) == []

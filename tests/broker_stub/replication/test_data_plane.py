@@ -142,7 +142,7 @@ async def test_only_a_coordinator_writes_markers() -> None:
         await node.lead()
         answers: list[Any] = []
         for origin in (Origin.CLIENT, Origin.COORDINATOR):
-            node.replication.data_plane.append({A0: marker(5, committed=True)}, 1, 0, answers.append, origin=origin)
+            node.replication.appends.append({A0: marker(5, committed=True)}, 1, 0, answers.append, origin=origin)
         assert [answer[A0][1] for answer in answers] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
 
 
@@ -788,12 +788,12 @@ async def test_what_is_written_because_of_a_fetch_is_fetched(autojump_clock: Moc
     """A follower lets the high watermark move; who waited for that writes at once, and the fetch must not wait."""
     async with a_node() as node:
         await node.lead(isr=(1, 2))
-        plane, answers = node.replication.data_plane, []
+        plane, appends, answers = node.replication.data_plane, node.replication.appends, []
 
         def write_again(produced: object) -> None:
-            plane.append({A0: batch(b"second")}, 1, 0, answers.append)
+            appends.append({A0: batch(b"second")}, 1, 0, answers.append)
 
-        plane.append({A0: batch(b"first")}, -1, 1000, write_again)
+        appends.append({A0: batch(b"first")}, -1, 1000, write_again)
         params = FetchParams(replica_id=2, max_wait_ms=500, min_bytes=1, max_bytes=200, isolation=Isolation.LOG_END)
         reads: list[Any] = []
         plane.fetch(params, [PartitionFetch(A0, ID_A, 1, 200, 0, 0)], reads.append)
@@ -805,15 +805,15 @@ async def test_an_append_to_one_partition_waits_for_its_replicas(autojump_clock:
     """Its answer comes when they have the records, or after the timeout; what is refused is answered at once."""
     async with a_node() as node:
         await node.lead(isr=(1, 2))
-        plane, answers = node.replication.data_plane, []
+        plane, appends, answers = node.replication.data_plane, node.replication.appends, []
 
         def answered(produced: object, code: ErrorCode) -> None:
             answers.append((getattr(produced, "first_offset", None), code))
 
-        plane.append_one(A0, batch(b"a"), -1, 1000, answered)
-        plane.append_one(A0, batch(b"b"), -1, 1000, answered)
-        plane.append_one(A0, batch(b"c"), 1, 1000, answered)
-        plane.append_one(TopicPartition("other", 0), batch(b"d"), -1, 1000, answered)
+        appends.append_one(A0, batch(b"a"), -1, 1000, answered)
+        appends.append_one(A0, batch(b"b"), -1, 1000, answered)
+        appends.append_one(A0, batch(b"c"), 1, 1000, answered)
+        appends.append_one(TopicPartition("other", 0), batch(b"d"), -1, 1000, answered)
         assert answers == [(2, ErrorCode.NONE), (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
         params = FetchParams(replica_id=2, max_wait_ms=0, min_bytes=1, max_bytes=200, isolation=Isolation.LOG_END)
         plane.fetch(params, [PartitionFetch(A0, ID_A, 1, 200, 0, 0)], lambda reads: None)

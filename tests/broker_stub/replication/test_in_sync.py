@@ -198,9 +198,9 @@ class Script:
             case "produce":
                 self._handle(produce_request(batch(b"v" * (20 + which * 50)), -1, 3000, partition=which % 2), 9)
             case "produce twice":  # once more as soon as the first is acknowledged
-                plane = node.replication.data_plane
+                append = node.replication.appends.append
                 more = {name: batch(b"more")}
-                plane.append({name: batch(b"v")}, -1, 3000, lambda _: plane.append(more, 1, 0, lambda _: None))
+                append({name: batch(b"v")}, -1, 3000, lambda _: append(more, 1, 0, lambda _: None))
             case "consume":
                 entry = wire.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
                 topic = wire.FetchTopic(topic_id=ID_A, partitions=(entry,))
@@ -234,7 +234,7 @@ class Script:
                 log.roll()
             case "truncate" if log is not None and log.log_end_offset > 1:
                 log.truncate_to(log.log_end_offset - 1)
-                node.replication.data_plane.appended(node.partition())
+                node.replication.data_plane.appended([node.partition()])
             case "delete":
                 await node.ask(stop_replica((0, -2, True)))
             case "unknown":

@@ -1,6 +1,6 @@
 """Produce requests that arrive together are appended together, and each of them is answered for itself.
 
-Covers: broker_stub/replication/data_plane.py, broker_stub/handlers/produce.py.
+Covers: broker_stub/replication/appends.py, broker_stub/handlers/produce.py.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ async def test_fetches_are_told_once_of_all_that_is_appended_together() -> None:
     async with a_node() as node:
         await node.lead()
         told: list[int] = []
-        plane = node.services.data_plane
-        with plane.together():
+        appends, plane = node.services.appends, node.services.data_plane
+        with appends.together():
             for _ in range(3):
-                plane.append({node.log.partition: batch(b"x")}, -1, 1000, lambda results: told.append(len(results)))
+                appends.append({node.log.partition: batch(b"x")}, -1, 1000, lambda results: told.append(len(results)))
             assert (told, plane.changes, node.log.log_end_offset) == ([], 1, 3)
         assert (told, plane.changes, node.log.high_watermark) == ([1, 1, 1], 2, 3)

@@ -28,13 +28,10 @@ def test_the_log_of_transactions() -> None:
     seen = SimpleNamespace(log_start_offset=0, log_end_offset=1, config=log.config, read_bytes=read_bytes)
     led = SimpleNamespace(log=seen, is_leader=True, leader_log=lambda: seen)
     hosted = {STATE[3]: led, STATE[4]: SimpleNamespace(log=None)}
-    plane: Any = SimpleNamespace(
-        append_one=lambda *args, **more: appends.append((args[:4], more)),
-        partition=hosted.__getitem__,
-        hosted=SimpleNamespace(partitions=hosted),
-    )
+    plane: Any = SimpleNamespace(partition=hosted.__getitem__, hosted=SimpleNamespace(partitions=hosted))
+    to_partitions: Any = SimpleNamespace(append_one=lambda *args, **more: appends.append((args[:4], more)), plane=plane)
     config = TransactionConfig.from_properties(Properties({"transaction.state.log.load.buffer.size": "4321"}))
-    stored = ReplicatedTransactionLog(config, plane)
+    stored = ReplicatedTransactionLog(config, to_partitions)
     assert [stored.max_batch_bytes(number) for number in (3, 4, 5)] == [1234, None, None]
     stored.append(3, b"records", 77, lambda offset, code: None)
     assert appends == [((STATE[3], b"records", -1, 77), {"origin": Origin.COORDINATOR, "guard": None})]
