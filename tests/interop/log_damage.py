@@ -62,6 +62,8 @@ class Damage:
             kind = "add"  # Kafka takes the log to end where its first segment begins
         if path.suffix == ".log" and kind in ("flip", "zero"):
             at = self._not_in_an_offset(bytes(data), at)
+        if path.suffix == ".log" and kind == "double":
+            at = self._not_before_a_batch(bytes(data), at)
         match kind:
             case "cut":
                 del data[at:]
@@ -86,6 +88,12 @@ class Damage:
             for place, _ in read_headers(data):
                 if place - 8 < at < place + 8:
                     return place + 8
+        return at
+
+    def _not_before_a_batch(self, data: bytes, at: int) -> int:
+        """Kafka keeps batches that are there twice, or empties the segment."""
+        with suppress(CorruptRecord):
+            return at + any(place == at for place, _ in read_headers(data))
         return at
 
     def _log_file(self, directory: Path, chance: Random) -> str:

@@ -222,6 +222,19 @@ def test_after_a_recovery_the_next_entry_of_the_index_is_an_interval_away() -> N
     assert [log.segments.active.index.lookup(offset).offset for offset in range(12, 16)] == [10, 10, 10, 15]
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+def test_batches_that_are_there_twice_are_cut_off(kept: int) -> None:
+    """The first ones stay, and what is in later segments goes (rule B6.27)."""
+    context = Context()
+    filled(context).close()
+    first = f"{FOLDER}/00000000000000000000.log"
+    content = context.disk.read(first)
+    assert content is not None
+    context.disk.write(first, content + content[-kept * ONE :])
+    log = reopened(context)
+    assert (log.log_end_offset, base_offsets(log), log.segments[0].size) == (5, [0], 5 * ONE)
+
+
 @pytest.mark.parametrize("size", [17, 18, 40])
 def test_a_tail_of_zeros(size: int) -> None:
     """Rule B6.34: once a byte follows where the magic would be, it is a batch whose size is too small."""
