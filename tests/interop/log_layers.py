@@ -26,6 +26,7 @@ from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.log.manager_config import LogManagerConfig
 from kce.broker_stub.log.names import CLEANER_OFFSET_CHECKPOINT
 from kce.harness.world.real_disk import RealDisk
+from kce.wire.errors import CorruptRecord
 from kce.wire.vocabulary import TopicPartition
 from tests.interop.kafka_java import kafka_java
 
@@ -97,6 +98,8 @@ class OurLogs:
             return {"error": "UnexpectedAppendOffsetException"}
         except ApiException as e:
             return {"error": e.code.name, "text": str(e)}
+        except CorruptRecord as e:
+            return {"error": "CORRUPT_MESSAGE", "text": str(e)}
         except BrokerFailure as e:
             return {"error": "BrokerFailure", "text": str(e)}
         finally:

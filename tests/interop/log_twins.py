@@ -80,6 +80,8 @@ class Twins:
             answers[name] = await layer.ask({**command, "dirs": [str(self._root(name) / one) for one in _DIRECTORIES]})
         kafka, ours = answers["kafka"], answers["ours"]
         error = kafka.get("error")
+        if error == "KafkaException":  # for an unknown version in a transaction index, which we make anew
+            return kafka
         if error in _WHERE_WE_ARE_OFFLINE and (ours.get("offline") or has_small_indexes(settings)):
             return kafka
         if is_damaged:
