@@ -111,9 +111,9 @@ def check_records(
 def placed_batch(
     records: Buffer, origin: Origin, base_offset: int, leader_epoch: int, config: LogConfig
 ) -> Assigned | None:
-    """The batch at ``base_offset``, if it is one that the log takes as it is: most are.
+    """The batch of a client or a coordinator at ``base_offset``, if it is one that the log takes as it is: most are.
 
-    None for all others: `check_records` and `assign_offsets` say what is wrong with them, or change them.
+    None for what `check_records` and `assign_offsets` must look at. Raises InvalidRecord.
     """
     header, size = only_header(records), len(records)
     if header is None or not header.is_plain or not config.keeps_batches or size > config.max_message_bytes:
@@ -121,24 +121,14 @@ def placed_batch(
     if config.compression_type not in _UNCOMPRESSED and not header.is_control:
         return None
     batch = memoryview(records)
-    if origin is not COORDINATOR and (config.has_record_checks or not _is_sound(batch, header)):
-        return None
+    if origin is not COORDINATOR:  # which has just made it
+        is_read = config.has_record_checks or header.max_timestamp < header.base_timestamp
+        if header.base_offset or is_read or crc_of(batch, 2) != header.crc:
+            return None
+        _check_client_batch(header)
+        _check_count(batch, header)
     header, parts = header.placed(batch, base_offset, leader_epoch)
     return Assigned(parts, header, size, header.last_offset)
-
-
-def _is_sound(batch: memoryview, header: BatchHeader) -> bool:
-    """Whether all that is checked of a client's batch is right: it has no compression, and the type CreateTime."""
-    count = header.record_count
-    return (
-        header.base_offset == 0
-        and 0 < count == header.last_offset_delta + 1
-        and not header.is_control
-        and (header.base_sequence >= 0 or not header.has_producer)
-        and header.base_timestamp <= header.max_timestamp
-        and crc_of(batch, 2) == header.crc
-        and count_records(batch[BATCH_HEADER_BYTES:]) == count
-    )
 
 
 def assign_offsets(

@@ -6,6 +6,7 @@ import functools
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from crc32c import crc32c
@@ -30,6 +31,7 @@ from kce.wire.records import MAX_OPENED_ELEMENTS
 from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everything, marker, produced, records
 
 kafka = pytest.mark.kafka
+T = TypeVar("T")
 
 
 def test_an_error_says_what_is_wrong() -> None:
@@ -174,7 +176,15 @@ DAMAGES: tuple[dict[int, bytes], ...] = (
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=400)
+def outcome(checks: Callable[[], T]) -> tuple[T | None, tuple[type[ApiException], str] | None]:
+    """What they make, or their error."""
+    try:
+        return checks(), None
+    except ApiException as e:
+        return None, (type(e), str(e))
+
+
+@settings(deadline=None, max_examples=1500)
 @given(BATCHES, st.sampled_from(DAMAGES), st.booleans(), SETTINGS, st.sampled_from([Origin.CLIENT, Origin.COORDINATOR]))
 def test_a_batch_that_is_taken_as_it_is_passes_all_checks(
     data: bytes, damage: dict[int, bytes], fix_crc: bool, given_settings: dict[str, str], origin: Origin
@@ -184,12 +194,14 @@ def test_a_batch_that_is_taken_as_it_is_passes_all_checks(
         for at, value in damage.items():
             data = patched(data, at, value, fix_crc=fix_crc and data[16] == 2)
     log_config = LogConfig.of(given_settings)
-    placed = validation.placed_batch(data, origin, 1234, 5, log_config)
-    try:
+
+    def all_checks() -> validation.Assigned:
         checked = validation.check_records(data, origin, log_config.max_message_bytes)
-        made = validation.assign_offsets(checked, 1234, 5, config=log_config, origin=origin, now_ms=NOW_MS)
-    except ApiException:
-        made = None
+        return validation.assign_offsets(checked, 1234, 5, config=log_config, origin=origin, now_ms=NOW_MS)
+
+    made, why = outcome(all_checks)
+    placed, why_not = outcome(lambda: validation.placed_batch(data, origin, 1234, 5, log_config))
+    assert why_not in (None, why)
     event("as it is" if placed else "changed" if made else "refused")
     if placed is not None:
         assert made is not None
